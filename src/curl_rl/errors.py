@@ -1,0 +1,5 @@
+"""Errors that a user can mend: one sentence with the offending value and the remedy."""
+
+
+class UserError(Exception):
+    """A mistake or a missing thing outside the program. The command line prints its sentence, without a traceback, and exits non-zero."""

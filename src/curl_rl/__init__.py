@@ -10,7 +10,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _LAZY = {"make": "curl_rl.envs"}
-__all__ = ["__version__", "make"]  # noqa: F822  (resolved lazily below)
+__all__ = ["__version__", "make"]
 
 
 def __getattr__(name: str) -> Any:

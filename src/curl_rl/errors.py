@@ -2,4 +2,4 @@
 
 
 class UserError(Exception):
-    """A mistake or a missing thing outside the program. The command line prints its sentence, without a traceback, and exits non-zero."""
+    """A mistake, or a missing thing outside the program: the command line prints its sentence and exits non-zero."""

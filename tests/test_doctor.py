@@ -6,6 +6,7 @@ import pytest
 
 from curl_rl import doctor
 from curl_rl.doctor import Check
+from curl_rl.envs import gl
 from curl_rl.errors import UserError
 
 GIGABYTE = 1_000_000_000
@@ -78,13 +79,24 @@ def test_no_opencv():
 
 def test_no_gl(monkeypatch):
     def choose():
-        raise UserError("No OpenGL works here; install it.")
+        raise UserError("No OpenGL works here (egl: none; osmesa: none); install it.")
 
     monkeypatch.setattr("curl_rl.envs.gl.choose", choose)
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
     check = doctor.check_gl()
-    assert (check.ok, check.detail) == (False, "No OpenGL works here")
+    assert (check.ok, check.detail) == (False, "No OpenGL works here (egl: none; osmesa: none)")
     assert check.remedy.startswith("sudo apt-get install")
     assert check.needed
+
+
+def test_the_user_chose_a_gl_that_does_not_work(monkeypatch):
+    monkeypatch.setenv("MUJOCO_GL", "no-such-backend")
+    monkeypatch.delenv("CURL_RL_GL", raising=False)
+    gl.choose.cache_clear()
+    check = doctor.check_gl()
+    assert not check.ok
+    assert "no-such-backend" in check.detail
+    assert check.remedy == "unset MUJOCO_GL"
 
 
 @pytest.mark.gl

@@ -20,9 +20,10 @@ def random_crop(images: Tensor, size: int, words: Tensor, offsets: Literal["all"
     All (H − size + 1)(W − size + 1) boxes are equally likely. `offsets="authors"` never takes the last row or column of
     them, as the released code's exclusive bound does.
     """
-    last = torch.tensor([images.shape[-2] - size, images.shape[-1] - size], device=images.device)
-    count = last + 1 if offsets == "all" else last.clamp(min=1)
-    return crop(images, size, integers(words, count))
+    lasts = [side - size for side in images.shape[-2:]]
+    counts = [last + 1 if offsets == "all" else max(last, 1) for last in lasts]
+    corners = torch.stack([integers(words[..., axis], count) for axis, count in enumerate(counts)], dim=-1)
+    return crop(images, size, corners)
 
 
 def centre_crop(images: Tensor, size: int) -> Tensor:
@@ -44,14 +45,19 @@ def replicate_pad(images: Tensor, pad: int) -> Tensor:
     return images.index_select(-2, rows).index_select(-1, columns)
 
 
-def crop(images: Tensor, size: int, offsets: Tensor) -> Tensor:
-    """The box of size × size at each image's own (top, left): offsets are int64 [..., 2]."""
-    flat, corner = images.flatten(0, -4), offsets.flatten(0, -2)
-    if images.device.type == "cpu":  # numpy copies a box row by row, torch pixel by pixel: four times as long
-        boxes = np.lib.stride_tricks.sliding_window_view(flat.numpy(), (size, size), (2, 3))
-        top, left = corner.numpy().T
-        cropped = torch.from_numpy(boxes[np.arange(len(flat)), :, top, left])
-    else:
-        windows = flat.unfold(2, size, 1).unfold(3, size, 1)
-        cropped = windows[torch.arange(len(flat), device=flat.device), :, corner[:, 0], corner[:, 1]]
-    return cropped.unflatten(0, images.shape[:-3])
+def crop(images: Tensor, size: int, corners: Tensor) -> Tensor:
+    """The box of size × size at each image's own (top, left): corners are int64 [..., 2]."""
+    # On a CPU numpy copies a box row by row, PyTorch pixel by pixel: four times as long.
+    take = _boxes_by_numpy if images.device.type == "cpu" else _boxes
+    return take(images.flatten(0, -4), size, corners.flatten(0, -2)).unflatten(0, images.shape[:-3])
+
+
+def _boxes(images: Tensor, size: int, corners: Tensor) -> Tensor:
+    windows = images.unfold(2, size, 1).unfold(3, size, 1)  # every box of every image, as a view
+    return windows[torch.arange(len(images), device=images.device), :, corners[:, 0], corners[:, 1]]
+
+
+def _boxes_by_numpy(images: Tensor, size: int, corners: Tensor) -> Tensor:
+    windows = np.lib.stride_tricks.sliding_window_view(images.numpy(), (size, size), (2, 3))
+    top, left = corners.numpy().T
+    return torch.from_numpy(windows[np.arange(len(images)), :, top, left])

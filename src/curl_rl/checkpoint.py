@@ -146,13 +146,17 @@ class CheckpointStore:
     def load(self) -> tuple[Checkpoint | None, list[str]]:
         """The newest whole generation (None: nothing was saved), and a sentence for each newer one that is damaged."""
         complaints: list[str] = []
+        damaged: list[Path] = []
         generations = self._generations()
         for _, path in reversed(generations):
             try:
                 checkpoint = self._load_generation(path)
             except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
                 complaints.append(f"The checkpoint {path} is damaged ({error}); taking the one before it.")
+                damaged.append(path)
                 continue
+            for broken in damaged:
+                shutil.rmtree(broken, ignore_errors=True)
             self._segments = checkpoint.segments
             return checkpoint, complaints
         if generations:

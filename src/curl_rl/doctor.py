@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import re
 import shlex
 import shutil
@@ -163,13 +164,15 @@ def check_device() -> Check:
 
 def check_gl() -> Check:
     """DMControl draws: by which library, on what, how fast."""
+    remedy = "unset MUJOCO_GL" if "MUJOCO_GL" in os.environ else INSTALL_GL
     try:
         from .envs import gl
 
         backend = gl.choose()
         speed = gl.milliseconds_per_frame()
     except Exception as error:  # whatever a driver or simulator raises is an answer here
-        return Check("OpenGL", False, str(error).partition(";")[0], INSTALL_GL)
+        cause = str(error).rpartition("; ")[0] if isinstance(error, UserError) else ""  # without its own remedy
+        return Check("OpenGL", False, cause or f"{type(error).__name__}: {error}", remedy)
     detail = f"{backend.name}: {backend.vendor}, {backend.renderer}; {speed:.1f} ms a frame of 100×100"
     return Check("OpenGL", True, detail)
 

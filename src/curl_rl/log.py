@@ -14,7 +14,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,19 +27,15 @@ WALL_CLOCK_TAGS = ("wall_s", "charts/SPS")
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """All whole rows of a JSON-lines file. A last line cut short by a crash is left out; damage elsewhere as well."""
-    return [row for row, _ in _whole_rows(path)]
-
-
-def _whole_rows(path: Path) -> Iterator[tuple[dict[str, Any], bytes]]:
-    if not path.exists():
-        return
-    for line in path.read_bytes().split(b"\n"):
+    rows = []
+    for line in path.read_bytes().split(b"\n") if path.exists() else ():
         try:
             row = json.loads(line)
         except ValueError:  # covers undecodable bytes, too
             continue
         if isinstance(row, dict):
-            yield row, line
+            rows.append(row)
+    return rows
 
 
 class JsonLines:
@@ -52,8 +48,11 @@ class JsonLines:
 
     def append(self, row: Row) -> None:
         line = json.dumps({key: _plain(value) for key, value in row.items()}, allow_nan=False) + "\n"
-        self._file.write(line.encode())
-        self._file.flush()
+        try:
+            self._file.write(line.encode())
+            self._file.flush()
+        except OSError as error:
+            raise disk_error(error, self.path) from error
 
     def size(self) -> int:
         """Bytes written so far: a checkpoint remembers them, and `cut_back` returns to them."""

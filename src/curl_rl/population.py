@@ -154,8 +154,11 @@ class Population:
     def state_dict(self) -> dict[str, Tensor]:
         """Weights, targets and Adam's moments by name, [T, …]: row i is the state of trial i alone.
 
-        The tensors are the living ones, not copies.
+        Most are the living tensors, not copies: the next update changes them.
         """
+        return {name: value.contiguous() for name, value in self._state().items()}
+
+    def _state(self) -> dict[str, Tensor]:
         state = {f"agent.{name}": self._rows(weight) for name, weight in self.weights.items()}
         for spec, optimiser in self.optimisers.items():
             for name, weight in self._under(*spec.trains).items():
@@ -168,15 +171,13 @@ class Population:
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """The way back, in place."""
-        own = self.state_dict()
+        own = self._state()
         strange = sorted(own.keys() ^ state.keys()) or [k for k in own if own[k].shape != state[k].shape]
         if strange:
             raise UserError(f"The saved agent does not fit this configuration: {strange[0]} differs.")
         for name, value in own.items():
-            if name.endswith(".step"):  # one counter for all trials
-                value[:1].copy_(state[name][:1])
-            else:
-                value.copy_(state[name])
+            shared = name.startswith("adam.") and name.endswith(".step")  # one counter for all trials
+            value[:1].copy_(state[name][:1]) if shared else value.copy_(state[name])
 
     def trial(self, i: int) -> SAC:
         """A copy of trial i's agent, as a plain module."""

@@ -51,9 +51,9 @@ class Priorities:
         starts = F.pad(ends[:-1], (0, 0, 1, 0))
         batch = words.shape[1]
         segment = torch.arange(batch, dtype=torch.float64, device=words.device)
-        fraction = (segment + words.double() * 2.0**-32) / batch  # 53 bits, so below 1
+        # At most 1 - 2^-32 / B: so far below 1 that no rounding of the product, of 53 bits, reaches the end.
+        fraction = (segment + words.double() * 2.0**-32) / batch
         target = starts + ((ends - starts) * fraction).long()
-        target = torch.minimum(target, ends - 1)  # a sum beyond 2^53 might round up to its end
         # The first place whose cumulative sum is *greater*: it has a mass of its own, also for a target of 0.
         column = torch.searchsorted(cumulative, target, right=True) - self._row
         mass = self.mass.gather(1, column)
@@ -66,7 +66,7 @@ class Priorities:
         column = number % self.capacity
         # Not a number, from a trial that failed, must not disturb its neighbours in the sum. At least one unit, so that
         # a trial always has something to draw.
-        units = torch.nan_to_num(priority.float() * _UNITS, nan=0.0).ceil().clamp(1, _LARGEST).long()
+        units = torch.nan_to_num(priority.float() * _UNITS).clamp(1, _LARGEST).long()
         units = torch.where(number < oldest[:, None], self.mass.gather(1, column), units)
         self.mass.scatter_(1, column, 0).scatter_reduce_(1, column, units, "amax")
         self.maximum = torch.maximum(self.maximum, units.amax(1))

@@ -234,7 +234,7 @@ class Replay:
 
     def _observations(self, index: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
         """Stacks before the transition `index` and after the transition `last`, from one gather."""
-        stack, channels = self.spec.stack, self.spec.frame_shape[0] * self.spec.stack
+        channels = self.spec.frame_shape[0] * self.spec.stack
         if self.spec.n_step == 1:  # the two share all frames but one: a window one frame longer holds both
             position, age = self._transitions(self.position, index), self._transitions(self.age, index).long()
             window = self.frames.stacks(position + 1, age + 1, self._back)  # [T, B, (stack + 1) * C, ...]
@@ -242,7 +242,7 @@ class Replay:
         edges = torch.stack([index, last], -1)
         after = self._ahead[:2]  # the frame at `index`, and the one that follows `last`
         position = self._transitions(self.position, edges) + after
-        age = (self._transitions(self.age, edges).long() + after).clamp(max=stack - 1)
+        age = self._transitions(self.age, edges).long() + after
         both = self.frames.stacks(position, age, self._back[1:])
         return both[:, :, 0], both[:, :, 1]
 

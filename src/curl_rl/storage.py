@@ -87,7 +87,10 @@ def _map_file(path: Path, shape: tuple[int, ...], dtype: torch.dtype, size: int)
     try:
         with open(path, "wb") as file:
             try:
-                os.posix_fallocate(file.fileno(), 0, size)  # a sparse file would fail in the middle of a run
+                if hasattr(os, "posix_fallocate"):  # not on macOS
+                    os.posix_fallocate(file.fileno(), 0, size)  # a sparse file would fail in the middle of a run
+                else:
+                    file.truncate(size)
             except OSError:
                 path.unlink()
                 raise

@@ -1,6 +1,8 @@
 """DeepMind Control tasks as Gymnasium environments: pixels, state or both; a time limit is a truncation."""
 
 import logging
+import os
+from contextlib import suppress
 from typing import Any, Literal
 
 import gymnasium
@@ -115,9 +117,8 @@ class DMControl(gymnasium.Env):
         physics = self._env.physics
         cameras = [physics.model.id2name(number, "camera") for number in range(physics.model.ncam)]
         if self.camera not in (-1, *range(len(cameras)), *cameras):
-            raise UserError(
-                f"There is no camera {self.camera!r}; this task has {', '.join(cameras)} (0 to {len(cameras) - 1})."
-            )
+            known = ", ".join(f"{number} ({name})" for number, name in enumerate(cameras))
+            raise UserError(f"There is no camera {self.camera!r}; this task has {known}.")
         # A buffer no larger than the pictures: the same pixels, less memory to clear and copy.
         physics.model.vis.global_.offwidth = physics.model.vis.global_.offheight = max(self.size, self.render_size)
         if shadows == "fast":
@@ -125,11 +126,11 @@ class DMControl(gymnasium.Env):
 
 
 def _load(task: str, *, pixels: bool) -> Any:
-    try:
-        gl.choose()  # also for states: dm_control asks for its backend when it is imported, once for the whole process
-    except UserError:
-        if pixels:
-            raise
+    if pixels:
+        gl.choose()
+    elif "MUJOCO_GL" not in os.environ:
+        with suppress(UserError):  # states need no pictures, but dm_control settles its backend once for the process
+            gl.choose()
     logging.getLogger("absl").setLevel(logging.ERROR)  # walker's model file is deprecated syntax to today's MuJoCo
     try:
         from dm_control import suite

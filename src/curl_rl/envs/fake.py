@@ -47,7 +47,7 @@ class _Counting(gymnasium.Env):
             self._counter += 1  # as Atari's no-op after a lost life
         else:
             super().reset(seed=seed)
-            self._episode = seed if seed is not None else int(self.np_random.integers(2**31))
+            self._episode = (seed if seed is not None else int(self.np_random.integers(2**31))) % 2**32
             self._counter = self._lives_lost = 0
         return self._picture(), {"continues": continues}
 

@@ -50,8 +50,10 @@ class Fleet(VectorEnv):
         self.alive = np.ones(self.num_envs, bool)
         """Which environments are not lost."""
         if workers is None:
-            workers = 0 if self.num_envs == 1 else len(os.sched_getaffinity(0))
+            workers = 0 if self.num_envs == 1 else _cores()
+        self.closed = True  # until there is something to close
         self._crews = hire(specs, min(workers, self.num_envs))
+        self.closed = False
         # Runs before multiprocessing ends its children at exit, which would wait for workers that wait for us.
         self._dismiss = util.Finalize(self, dismiss, args=(self._crews,), exitpriority=10)
         try:
@@ -128,8 +130,11 @@ class Fleet(VectorEnv):
         if waiting := np.flatnonzero(self._needs_reset & self.alive).tolist():
             raise ValueError(f"the episodes of environments {waiting} are over (or have not begun): reset them first")
         actions = np.asarray(actions)
-        if actions.shape != self._buffers.action.shape:
-            raise ValueError(f"the fleet takes actions of shape {self._buffers.action.shape}, not {actions.shape}")
+        wanted = self._buffers.action
+        if actions.shape != wanted.shape or not np.can_cast(actions.dtype, wanted.dtype, "same_kind"):
+            raise ValueError(
+                f"the fleet takes actions {wanted.shape} of {wanted.dtype}, not {actions.shape} of {actions.dtype}"
+            )
         self._buffers.action[:] = actions
         self._buffers.reward[:] = self._buffers.raw_reward[:] = 0
         self._buffers.terminated[:] = self._buffers.truncated[:] = False
@@ -196,3 +201,8 @@ class Fleet(VectorEnv):
     def _refuse_while_stepping(self, what: str) -> None:
         if self._stepping:
             raise ValueError(f"{what} while a step is under way: call step_wait() first")
+
+
+def _cores() -> int:
+    """The cores that this process may use, where the system can tell."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

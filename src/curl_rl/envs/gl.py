@@ -16,6 +16,7 @@ _REMEMBERED = "CURL_RL_GL"  # an environment variable, so that child processes n
 
 _RENDER_ONCE = """
 import json, mujoco
+from dm_control import _render
 model = mujoco.MjModel.from_xml_string('<mujoco><worldbody><light pos="0 0 3"/><geom size=".5"/></worldbody></mujoco>')
 data = mujoco.MjData(model)
 mujoco.mj_forward(model, data)
@@ -44,14 +45,15 @@ def choose() -> Backend:
 
     The user's own MUJOCO_GL is never overruled.
     """
-    wanted = os.environ.get("MUJOCO_GL")
+    wanted = os.environ.get("MUJOCO_GL") or _taken_by_dm_control()
     if remembered := _remembered(wanted):
         return remembered
     if wanted:
         backend, reason = _try(wanted)
         if backend is None:
             raise UserError(
-                f"MUJOCO_GL={wanted} cannot draw here ({reason}); unset it and curl-rl chooses, or run `{INSTALL}`."
+                f"MUJOCO_GL={wanted} cannot draw here ({reason}); unset it, and curl-rl chooses (before dm_control is "
+                f"imported), or run `{INSTALL}`."
             )
     else:
         backend, reason = _first_that_works()
@@ -80,6 +82,12 @@ def milliseconds_per_frame(frames: int = 20) -> float:
     elapsed = time.perf_counter() - start
     env.close()
     return 1000 * elapsed / frames
+
+
+def _taken_by_dm_control() -> str | None:
+    """What dm_control chose by itself, if somebody imported it before us: too late to choose anything else."""
+    taken = sys.modules.get("dm_control._render")
+    return taken.BACKEND or "disable" if taken else None
 
 
 def _remembered(wanted: str | None) -> Backend | None:

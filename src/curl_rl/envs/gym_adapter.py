@@ -1,6 +1,7 @@
 """Anybody's Gymnasium environment in the one form that learners know, or one sentence why that cannot be."""
 
 from collections.abc import Callable
+from math import prod
 from typing import Any, Literal
 
 import gymnasium
@@ -51,7 +52,7 @@ class GymAdapter(gymnasium.Wrapper):
         return self._observe(observation), total, bool(terminated), bool(truncated), {**info, "raw_reward": total}
 
     def _make_observation_space(self) -> gymnasium.Space:
-        width = sum(int(np.prod(self._parts[key].shape)) for key in self._vectors)
+        width = sum(prod(self._parts[key].shape or ()) for key in self._vectors)
         state = Box(-np.inf, np.inf, (width,), np.float32)
         if self._image is None:
             return state
@@ -181,4 +182,4 @@ def _action(space: gymnasium.Space, env: gymnasium.Env) -> tuple[Callable[[Any],
         unit = (np.clip(np.asarray(action, np.float64), -1, 1) + 1) / 2
         return (low + unit.reshape(space.shape) * (high - low)).astype(space.dtype)
 
-    return scaled, Box(-1.0, 1.0, (int(np.prod(space.shape)),), np.float32)
+    return scaled, Box(-1.0, 1.0, (prod(space.shape),), np.float32)

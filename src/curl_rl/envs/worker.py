@@ -25,7 +25,7 @@ Failures = dict[int, str]
 
 
 class Buffers:
-    """The arrays by which a fleet and its groups exchange a step: one row per environment, all in one block of memory."""
+    """The arrays by which a fleet and its groups exchange a step: a row per environment, all in one block of memory."""
 
     def __init__(self, observation_space: gymnasium.Space, action_space: gymnasium.Space, count: int) -> None:
         self.arguments = (observation_space, action_space, count)
@@ -54,10 +54,16 @@ class Buffers:
 
         The file behind it has no name, so nothing is left over however the processes end.
         """
-        with tempfile.TemporaryFile(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as file:
-            os.posix_fallocate(file.fileno(), 0, self.nbytes)  # too little room shows here, not as a bus error later
-            self.attach(file.fileno())
-            return os.dup(file.fileno())
+        folder = "/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir()
+        try:
+            with tempfile.TemporaryFile(dir=folder) as file:
+                file.write(bytes(self.nbytes))  # too little room shows here, and not as a bus error later
+                file.flush()
+                self.attach(file.fileno())
+                return os.dup(file.fileno())
+        except OSError as error:
+            needed = f"{self.nbytes / 2**20:.0f} MiB in {folder}"
+            raise UserError(f"The environments' shared memory needs {needed} ({error.strerror}); make room.") from error
 
     def attach(self, descriptor: int) -> None:
         """Lay the arrays over the memory behind a descriptor."""
@@ -115,7 +121,7 @@ class Group:
         self._buffers = buffers
 
     def handle(self, request: str, *arguments: Any) -> tuple[Any, Failures]:
-        """Answer `step`, `reset` (whose mask is set), or one environment's `snapshot` or `restore`: result and failures."""
+        """Answer `step`, `reset` (by the mask), or one environment's `snapshot` or `restore`: result and failures."""
         if request == "step":
             return None, self._each(list(self._envs), self._step)
         if request == "reset":

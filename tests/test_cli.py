@@ -1,4 +1,4 @@
-"""The command line by hand: help in a screenful, and every mistake one sentence with a remedy and nothing half-written."""
+"""The command line by hand: help in a screenful; every mistake one sentence, a remedy, and nothing half-written."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Names and specs: spellings, suggestions, tables against the libraries, and what importing the package does not import."""
+"""Names and specs: spellings, suggestions, tables against the libraries, and an import that brings no simulator."""
 
 import json
 import subprocess
@@ -75,7 +75,8 @@ def test_tables_agree_with_the_libraries() -> None:
 import json
 from ale_py import roms
 from dm_control import suite
-print(json.dumps([roms.get_all_rom_ids(), ["-".join(t) for t in suite.BENCHMARKING], ["-".join(t) for t in suite.ALL_TASKS]]))
+names = [["-".join(task) for task in tasks] for tasks in (suite.BENCHMARKING, suite.ALL_TASKS)]
+print(json.dumps([roms.get_all_rom_ids(), *names]))
 """
     environ = {"MUJOCO_GL": "disable", "PATH": "/usr/bin:/bin"}
     done = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=True)

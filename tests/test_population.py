@@ -17,7 +17,7 @@ from curl_rl.sac import SAC
 torch.set_num_threads(1)
 
 SIZE, ACTIONS, SEEDS = 20, 2, (3, 1, 7)
-TINY = SACConfig(batch_size=4, crop_size=17, filters=4, feature_size=5, hidden_size=12, first_random_agent_steps=0)
+TINY = SACConfig(batch_size=4, crop_size=17, filters=8, feature_size=5, hidden_size=12, first_random_agent_steps=0)
 ORDERS = ("own", "joint", "authors")
 
 
@@ -62,7 +62,9 @@ def test_three_together_equal_three_alone_in_float64(step: str) -> None:
         for name, value in alone.state_dict().items():
             torch.testing.assert_close(state[name][row : row + 1], value, rtol=1e-7, atol=1e-9)
     first = state["agent.trunk.layers.0.weight"]
-    assert (first[0] - first[1]).abs().max() > 0.1  # and the trials are three
+    assert (first[0] - first[1]).abs().max() > 0.1  # the trials are three,
+    for name in ("critic", "contrastive"):
+        assert (metrics[f"losses/{name}_gradient_norm"] > 1e-3).all()  # and each trunk is alive
 
 
 @pytest.mark.parametrize("step", ORDERS)
@@ -76,7 +78,7 @@ def test_three_together_equal_three_alone_in_float32(step: str) -> None:
         train(alone, [seed], range(20))
         gap = sum((together.weights[n][row] - w).square().sum().item() for n, w in alone.weights.items())
         way = sum((start[n][row] - w).square().sum().item() for n, w in alone.weights.items())
-        assert gap**0.5 < 0.03 * way**0.5
+        assert gap**0.5 < 0.01 * way**0.5
 
 
 @pytest.mark.parametrize("step", ORDERS)

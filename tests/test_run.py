@@ -70,7 +70,7 @@ def test_auto_precision_means_what_it_meant(tmp_path: Path) -> None:
     config = build("fake-continuous")
     opened(tmp_path, override(config, "agent.precision", "bf16")).close()
     assert RunDirectory(tmp_path, config).config.agent.precision == "bf16"  # type: ignore[union-attr]
-    with pytest.raises(UserError, match="agent.precision: 'bf16' → 'fp32'"):
+    with pytest.raises(UserError, match=r"agent\.precision: 'bf16' → 'fp32'"):
         RunDirectory(tmp_path, override(config, "agent.precision", "fp32"))
 
 

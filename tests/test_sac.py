@@ -436,6 +436,15 @@ def test_gradient_norms_are_those_of_the_trunk() -> None:
         assert metrics[f"losses/{name}_gradient_norm"].item() == pytest.approx(norm)
 
 
+def test_gradient_ratio_is_finite_where_nothing_pulls() -> None:
+    made = agent()
+    for parameter in made.trunk.parameters():
+        parameter.data.fill_(-1.0)  # every ReLU is shut
+    metrics = train(Population([made]), [0], 1)
+    assert metrics["losses/contrastive_gradient_norm"].item() == 0
+    assert metrics["losses/gradient_ratio"].item() == 0
+
+
 def test_joint_measures_the_two_gradients_now_and_then_without_a_step() -> None:
     population = Population([agent(tiny("joint"))])
     draws = Draws(population.learning_plan(), [0])

@@ -28,7 +28,7 @@ from .storage import gigabytes
 from .tuning import resolve_precision, tune_process
 
 EVALUATED_AT_ONCE = 10
-"""Evaluation environments that play side by side: the same on every machine, as batches of other sizes round otherwise."""
+"""Evaluation environments side by side: as many on every machine, since batches of another size round otherwise."""
 
 
 def train(config: Config, runtime: Runtime, command: str = "") -> Outcome:
@@ -192,7 +192,9 @@ def make_learner(config: Config, fleet: Fleet, device: str) -> Learner:
     agent, description = config.agent, fleet.descriptions[0]
     space = description.action_space
     if isinstance(agent, RandomConfig):
-        return RandomAgent(shape_of(space), fleet.action_counts.tolist() if isinstance(space, spaces.Discrete) else None)
+        return RandomAgent(
+            shape_of(space), fleet.action_counts.tolist() if isinstance(space, spaces.Discrete) else None
+        )
     if isinstance(space, spaces.Discrete):
         raise UserError(
             f"{config.task} has {space.n} discrete actions, and preset {config.preset!r} is SAC, which needs "

@@ -89,7 +89,7 @@ def parse_run(command: str, argv: list[str]) -> tuple[Config, Runtime]:
     Flags: Any = make_dataclass("Flags", fields, frozen=True)
     description = f"{command} {default.task} with {default.preset}; defaults are those of this preset on this task."
     flags = _parse(
-        tyro.conf.AvoidSubcommands[Flags],
+        tyro.conf.AvoidSubcommands[Flags],  # type: ignore[misc]  # made at run time
         argv,
         Flags(default, Runtime()),
         f"curl-rl {command} TASK [--preset NAME]",
@@ -128,18 +128,17 @@ def _parse(kind: Any, argv: list[str], default: Any, program: str, description: 
 
 
 def _sentence(box: str) -> str:
-    """'Unrecognized options: --agent.batch-sise, 3; did you mean --agent.batch-size?' from tyro's box."""
-    lines = [re.sub(r"^[│ ]+|[│ ]+$", "", line) for line in re.sub(r"\x1b\[[0-9;]*m", "", box).splitlines()]
-    body = [line for line in lines if line and not line.startswith(("╭", "╰"))]
-    rules = [i for i, line in enumerate(body) if set(line) == {"─"}] or [len(body)]
-    said = " ".join(body[: rules[0]]).rstrip(".")
-    rest = body[rules[0] :]
-    near = next((line.split()[0] for line in rest if line.startswith("--")), None)
-    guess = f"; did you mean {near}?" if near and any("meant" in line for line in rest) else "; --help lists all flags."
-    return said + guess
+    """'Unrecognized options: --agent.batch-sise, 3; did you mean --agent.batch-size?' from tyro's box of that."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", box).replace("│", " ")
+    drawn = "╭" in plain  # otherwise the terminal knows no such characters, and the title stands in a part of its own
+    parts = re.split(r"^[ ╭╰]*[─-]{5,}.*\n|^╭.*\n", plain, flags=re.MULTILINE)
+    parts = [" ".join(part.split()) for part in parts if part.strip()][0 if drawn else 1 :]
+    said, rest = parts[0].rstrip("."), parts[1:]
+    near = next((re.search(r"--[\w.-]+", part) for part in rest if part.startswith("Perhaps you meant")), None)
+    return said + (f"; did you mean {near[0]}?" if near else "; --help lists all flags.")
 
 
-# -------------------------------------------------------------------------------------------------------- the other ones
+# ------------------------------------------------------------------------------------------------------ the other ones
 
 
 def presets(argv: list[str]) -> int:

@@ -68,7 +68,7 @@ class Evaluator:
 
 
 class _Round:
-    """One evaluation. An environment for which no episode is left plays on unheard, so that batches keep their shape."""
+    """One evaluation. An environment with no episode left plays on unheard, so that batches keep their shape."""
 
     def __init__(self, fleet: Fleet, seeds: list[int], frame_stack: int, agent_step: int, episodes: int):
         self.fleet, self.seeds, self.frame_stack = fleet, seeds, frame_stack

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -204,13 +204,15 @@ class Run:
     def log_metrics(self, metrics: Mapping[str, Tensor]) -> None:
         """Fetch the newest metrics; a NaN ends the run by its name."""
         row = {name: float(value[0]) for name, value in metrics.items()}
-        for name, value in row.items():
-            if not math.isfinite(value):
-                raise UserError(
-                    f"{name} became {value} at {self.env_steps:,} env steps, so the run was stopped; its last checkpoint "
-                    "is from before. A smaller --agent.learning-rate or --agent.precision fp32 often mends this."
-                )
+        self._refuse_broken([name for name, value in row.items() if not math.isfinite(value)])
         self.log.write(self.env_steps, row)
+
+    def _refuse_broken(self, names: Sequence[str]) -> None:
+        if names:
+            raise UserError(
+                f"{names[0]} is no longer finite at {self.env_steps:,} env steps, so the run was stopped; its last "
+                "checkpoint is from before. A smaller --agent.learning-rate or --agent.precision fp32 often mends this."
+            )
 
     def show_progress(self, metrics: Mapping[str, Tensor]) -> None:
         shown: dict[str, float | None] = {"return": self.clock.last_return}
@@ -222,12 +224,7 @@ class Run:
     def save(self) -> None:
         """One checkpoint: everything, the replay's frames only as far as they are new."""
         agent = self.learner.state_dict()
-        broken = [name for name, value in agent.items() if value.is_floating_point() and not value.isfinite().all()]
-        if broken:
-            raise UserError(
-                f"{broken[0]} holds values that are not finite at {self.env_steps:,} env steps, so the run was stopped; "
-                "its last checkpoint is from before."
-            )
+        self._refuse_broken([name for name, value in agent.items() if not value.isfinite().all()])
         self.log.flush()
         state = {
             "clock": {**vars(self.clock), "wall_s": self.wall_s},
@@ -253,7 +250,7 @@ class Run:
         newest = self.replay.frames_between(0, end - 1, end)[0].numpy()
         if not self.fleet.restore(0, checkpoint.state["environment"], newest):
             self.progress.say(
-                f"{self.config.task} is not deterministic: replaying its episode led elsewhere, so a new episode begins."
+                f"{self.config.task} is not deterministic: replaying its episode led elsewhere, so a new one begins."
             )
             self.clock.episode_return, self.clock.episode_length = 0.0, 0
             self.begin_episode()

@@ -4,7 +4,11 @@ A priority is kept as a whole number of units of 2^-22. Sums of integers are exa
 on that: a drawn index always has a priority, no rounding can move it past the end or onto an empty place, a trial draws
 the same alone or beside others, on a CPU or a GPU, and nothing drifts over a long run.
 
-The structure is the plainest one: all trials' priorities in one row, a cumulative sum, a binary search. TODO measured
+The structure is the plainest one: all trials' priorities in one row, a cumulative sum, a binary search. On two cores,
+for one trial of 100,000 transitions and 32 draws, a draw takes 0.06 ms and an update 0.02; with sums of blocks of 512,
+which an update must refresh, 0.07 and 0.05 (benchmarks/replay.py). Blocks win only for many trials on a CPU, which is
+not where many are trained; a tree needs several operations per level. One row for all trials, because PyTorch on CUDA
+scans one long row with the whole device in a single pass, but gives each of several rows to one block of threads.
 """
 
 import torch
@@ -69,4 +73,4 @@ class Priorities:
         units = torch.nan_to_num(priority.float() * _UNITS).clamp(1, _LARGEST).long()
         units = torch.where(number < oldest[:, None], self.mass.gather(1, column), units)
         self.mass.scatter_(1, column, 0).scatter_reduce_(1, column, units, "amax")
-        self.maximum = torch.maximum(self.maximum, units.amax(1))
+        torch.maximum(self.maximum, units.amax(1), out=self.maximum)  # in place: a captured graph knows its address

@@ -99,7 +99,7 @@ class Replay:
         held_back = spec.n_step  # the newest n are not drawn by priority, as in Data-Efficient Rainbow
         self.priorities = Priorities(trials, spec.capacity, held_back, self.device) if spec.prioritised else None
 
-        # The host's view: what is where. On a CPU the tensors share its memory; a GPU gets a copy (see _publish).
+        # The host's view: what is where. On a CPU the tensors share its memory; a GPU gets a copy (see _append).
         self._cursor = np.zeros((4, trials), np.int64)
         self._head, self._head_age, self._oldest, self._count = self._cursor
         self._head -= 1
@@ -268,24 +268,26 @@ class Replay:
         state["cursor"] = torch.from_numpy(self._cursor.T.copy())
         state["waits_for_begin"] = torch.from_numpy(self._waits_for_begin.copy())
         if self.priorities:
-            state["maximum"], state["waiting"] = self.priorities.maximum.cpu(), self.priorities.waiting.cpu()
+            state["maximum"] = self.priorities.maximum.cpu().clone()
+            state["waiting"] = self.priorities.waiting.cpu().clone()
         return state
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Take over a state of as many trials and the same spec, whose capacity may have grown; without frames."""
-        self._cursor[:] = state["cursor"].numpy().T
-        self._waits_for_begin[:] = state["waits_for_begin"].numpy()
         stored = state["reward"].shape[1]
         if stored > self.spec.capacity:
             raise ValueError(f"{stored} stored transitions do not fit into a replay of {self.spec.capacity}")
+        self._cursor[:] = state["cursor"].numpy().T
+        self._cursor_tensor.copy_(torch.from_numpy(self._cursor))
+        self._waits_for_begin[:] = state["waits_for_begin"].numpy()
         columns = torch.arange(self.count - stored, self.count) % self.spec.capacity
         for name, ring in self._rings():
+            ring.zero_()
             ring[:, columns.to(self.device)] = state[name].to(self.device)
         self._position[:, columns.numpy()] = state["position"].numpy()
         if self.priorities:
             self.priorities.maximum.copy_(state["maximum"])
             self.priorities.waiting.copy_(state["waiting"])
-        self._cursor_tensor.copy_(torch.from_numpy(self._cursor))
 
     def _rings(self) -> Iterable[tuple[str, Tensor]]:
         """The per-transition tensors [T, capacity, ...] by name."""

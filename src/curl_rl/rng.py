@@ -8,8 +8,9 @@ the device); a resumed run needs its step counter only; and an element never dep
     word(index) = mix(mix(index ^ k0) + k1)
 
 `mix` is a 32-bit finaliser (an invertible xor-shift-multiply hash). Two different draws share all their words only when
-both keys collide, which takes about 2^32 draws; the words of one draw are all different (a part of a permutation). On the CPU the words come from numpy's uint32 arithmetic, elsewhere
-from int64 tensors masked to 32 bits; the two are equal to the bit. Not for cryptography.
+both keys collide, which takes about 2^32 draws; the words of one draw are all different (a part of a permutation). On
+the CPU the words come from numpy's uint32 arithmetic, elsewhere from int64 tensors masked to 32 bits; the two are equal
+to the bit. Not for cryptography.
 """
 
 import math

@@ -169,8 +169,10 @@ class SAC(nn.Module):
     def summarised(self, metrics: Metrics) -> Metrics:
         """How strong the critic's pull on the trunk is against the contrastive loss's, where both were measured."""
         critic, contrastive = (metrics.get(f"losses/{name}_gradient_norm") for name in ("critic", "contrastive"))
-        ratio = {} if critic is None or contrastive is None else {"losses/gradient_ratio": critic / contrastive}
-        return {**metrics, **ratio}
+        if critic is None or contrastive is None:
+            return metrics
+        # Finite also where the contrastive loss is solved so well that its gradient underflows.
+        return {**metrics, "losses/gradient_ratio": critic / contrastive.clamp(min=1e-12)}
 
     # -- the mathematics ----------------------------------------------------------------------------------------------
 

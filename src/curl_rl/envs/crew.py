@@ -70,8 +70,9 @@ class Remote:
         return descriptions
 
     def attach(self, buffers: Buffers, descriptor: int) -> None:
-        self._connection.send(buffers.arguments)
-        send_handle(self._connection, descriptor, self._process.pid)
+        with suppress(ConnectionError):  # as below
+            self._connection.send(buffers.arguments)
+            send_handle(self._connection, descriptor, self._process.pid)
 
     def ask(self, request: str, *arguments: Any) -> None:
         self.asked = (request, *arguments)

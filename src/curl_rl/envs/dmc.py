@@ -2,7 +2,6 @@
 
 import logging
 import os
-from contextlib import suppress
 from typing import Any, Literal
 
 import gymnasium
@@ -128,9 +127,11 @@ class DMControl(gymnasium.Env):
 def _load(task: str, *, pixels: bool) -> Any:
     if pixels:
         gl.choose()
-    elif "MUJOCO_GL" not in os.environ:
-        with suppress(UserError):  # states need no pictures, but dm_control settles its backend once for the process
+    elif "MUJOCO_GL" not in os.environ:  # states need no pictures, but dm_control settles its backend at its import
+        try:
             gl.choose()
+        except UserError:
+            os.environ["MUJOCO_GL"] = "disable"
     logging.getLogger("absl").setLevel(logging.ERROR)  # walker's model file is deprecated syntax to today's MuJoCo
     try:
         from dm_control import suite

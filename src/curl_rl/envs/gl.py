@@ -39,29 +39,35 @@ class Backend:
     version: str
 
 
-@functools.cache
 def choose() -> Backend:
     """The backend that works here, tried in a process of its own; sets MUJOCO_GL for this process and its children.
 
     The user's own MUJOCO_GL is never overruled.
     """
+    backend, complaint = _find()
+    if backend is None:
+        raise UserError(complaint)
+    return backend
+
+
+@functools.cache
+def _find() -> tuple[Backend | None, str]:
+    """The backend, or the sentence that says why there is none: found once, since a trial takes half a second or more."""
     wanted = os.environ.get("MUJOCO_GL") or _taken_by_dm_control()
     if remembered := _remembered(wanted):
-        return remembered
-    if wanted:
-        backend, reason = _try(wanted)
-        if backend is None:
-            raise UserError(
-                f"MUJOCO_GL={wanted} cannot draw here ({reason}); unset it, and curl-rl chooses (before dm_control is "
-                f"imported), or run `{INSTALL}`."
-            )
-    else:
-        backend, reason = _first_that_works()
-        if backend is None:
-            raise UserError(f"No OpenGL works here, so DMControl has no pixels ({reason}); run `{INSTALL}`.")
-    os.environ["MUJOCO_GL"] = backend.name
-    os.environ[_REMEMBERED] = json.dumps(asdict(backend))
-    return backend
+        return remembered, ""
+    backend, reason = _try(wanted) if wanted else _first_that_works()
+    if backend:
+        os.environ["MUJOCO_GL"] = backend.name
+        os.environ[_REMEMBERED] = json.dumps(asdict(backend))
+        return backend, ""
+    if not wanted:
+        return None, f"No OpenGL works here, so DMControl has no pixels ({reason}); run `{INSTALL}`."
+    if "MUJOCO_GL" in os.environ:
+        remedy = f"unset MUJOCO_GL, and curl-rl chooses, or run `{INSTALL}`"
+    else:  # dm_control chose
+        remedy = "make the first environment before dm_control is imported, or set MUJOCO_GL=egl"
+    return None, f"MUJOCO_GL={wanted} cannot draw here ({reason}); {remedy}."
 
 
 def environment() -> dict[str, str]:

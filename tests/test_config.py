@@ -11,7 +11,7 @@ from curl_rl import config as module
 from curl_rl.config import Config, RandomConfig, SACConfig, differences, from_json, to_json
 from curl_rl.envs import ATARI26, DMC28
 from curl_rl.errors import UserError
-from curl_rl.presets import PRESETS, build, override
+from curl_rl.presets import PRESETS, configure, override
 
 SOURCE = Path(module.__file__).parent
 
@@ -19,7 +19,7 @@ SOURCE = Path(module.__file__).parent
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("task", ["cartpole-swingup", "ms_pacman", "fake-continuous"])
 def test_every_preset_survives_json(preset: str, task: str) -> None:
-    config = build(task, preset)
+    config = configure(task, preset)
     assert from_json(Config, json.loads(json.dumps(to_json(config)))) == config
 
 
@@ -36,7 +36,7 @@ def test_every_preset_survives_json(preset: str, task: str) -> None:
     ],
 )
 def test_reading_refuses_what_does_not_fit(path: str, value: object, says: str) -> None:
-    data = to_json(build("cartpole-swingup"))
+    data = to_json(configure("cartpole-swingup"))
     inner = data
     *outer, last = path.split(".")
     for name in outer:
@@ -47,55 +47,55 @@ def test_reading_refuses_what_does_not_fit(path: str, value: object, says: str) 
 
 
 def test_an_integer_may_stand_for_a_float() -> None:
-    data = to_json(build("cartpole-swingup"))
+    data = to_json(configure("cartpole-swingup"))
     data["agent"]["discount"] = 1
     assert isinstance(from_json(Config, data).agent.discount, float)
 
 
 def test_differences_name_the_fields() -> None:
-    old = build("cartpole-swingup")
+    old = configure("cartpole-swingup")
     new = override(override(old, "agent.batch_size", 128), "seed", 4)
     assert differences(old, new) == ["agent.batch_size: 512 → 128", "seed: 0 → 4"]
     assert differences(old, old) == []
 
 
 def test_the_papers_table_of_hyperparameters() -> None:
-    repeats = {task: build(task).env.action_repeat for task in DMC28}
+    repeats = {task: configure(task).env.action_repeat for task in DMC28}
     assert {task: n for task, n in repeats.items() if n != 4} == {
         "finger-spin": 2,
         "walker-walk": 2,
         "cartpole-swingup": 8,
     }
-    rates = {task: build(task).agent.learning_rate for task in DMC28}
+    rates = {task: configure(task).agent.learning_rate for task in DMC28}
     assert {task: rate for task, rate in rates.items() if rate != 1e-3} == {"cheetah-run": 2e-4}
-    agent = build("walker-walk", "curl-sac").agent
+    agent = configure("walker-walk", "curl-sac").agent
     assert (agent.batch_size, agent.encoder_tau, agent.critic_tau, agent.initial_alpha) == (512, 0.05, 0.01, 0.1)
-    assert build("walker-walk").env.size == 100
-    assert build("cartpole-swingup").agent_steps == 12_500
+    assert configure("walker-walk").env.size == 100
+    assert configure("cartpole-swingup").agent_steps == 12_500
 
 
 def test_state_sac_keeps_its_action_repeat() -> None:
-    config = build("cartpole-swingup", "state-sac")
+    config = configure("cartpole-swingup", "state-sac")
     assert config.env.action_repeat == 1
     assert config.env.observation == "state"
 
 
 def test_atari_counts_four_frames_a_decision() -> None:
     for game in ATARI26:
-        config = build(game, "random")
+        config = configure(game, "random")
         assert (config.env_steps, config.agent_steps) == (400_000, 100_000)
         assert config.env.protocol is not None
 
 
 def test_flags_come_last() -> None:
-    assert build("cartpole-swingup", env__action_repeat=2).env.action_repeat == 2
+    assert configure("cartpole-swingup", env__action_repeat=2).env.action_repeat == 2
 
 
 def test_unknown_names_are_answered_with_a_guess() -> None:
     with pytest.raises(UserError, match="did you mean 'curl-sac'"):
-        build("cartpole-swingup", "curl-sak")
+        configure("cartpole-swingup", "curl-sak")
     with pytest.raises(UserError, match="did you mean cartpole-swingup"):
-        build("cartpole-swingip")
+        configure("cartpole-swingip")
 
 
 def test_every_field_is_documented_and_read_somewhere() -> None:

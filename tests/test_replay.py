@@ -466,7 +466,10 @@ def save_segments(replay: Replay, segments: list[dict[int, Tensor]], ends: list[
     # then searched in another order: the same probabilities, other draws.)
     [(p, *case) for p in (False, True) for case in ((70, 40), (30, 40), (30, 100))] + [(False, 70, 100)],
 )
-def test_a_replay_restored_from_segments_goes_on_identically(prioritised: bool, steps: int, capacity: int) -> None:
+@pytest.mark.parametrize("other_device", [False, True])
+def test_a_replay_restored_from_segments_goes_on_identically(
+    prioritised: bool, steps: int, capacity: int, other_device: bool
+) -> None:
     spec = ReplaySpec(SHAPE, (2,), 40, stack=3, n_step=2, prioritised=prioritised)
     pair, ends = Pair(spec, 2), [0, 0]
     segments: list[dict[int, Tensor]] = [{}, {}]
@@ -484,6 +487,11 @@ def test_a_replay_restored_from_segments_goes_on_identically(prioritised: bool, 
     unchanged = {name: tensor.clone() for name, tensor in state.items()}
 
     restored = Replay(replace(spec, capacity=capacity), 2)
+    if other_device:
+        as_on_a_gpu(restored)
+    used = Pair(spec, 2, restored)  # whatever it held before must be forgotten
+    for row in rich_events(12, 90, 2):
+        used.advance(row)
     restored.load_state(state)
     for trial, parts in enumerate(segments):
         for start, frames in parts.items():

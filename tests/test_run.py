@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from curl_rl.errors import UserError
-from curl_rl.presets import build, override
+from curl_rl.presets import configure, override
 from curl_rl.run import RunDirectory, default_directory, read_config
 from curl_rl.scores import Score, gather, read_scores, summarise, write_scores
 
-CONFIG = build("fake-continuous", "random", env_steps=1000)
+CONFIG = configure("fake-continuous", "random", env_steps=1000)
 
 
 def opened(path: Path, config: object = CONFIG) -> RunDirectory:
@@ -67,7 +67,7 @@ def test_budgets_only_grow(tmp_path: Path) -> None:
 
 
 def test_auto_precision_means_what_it_meant(tmp_path: Path) -> None:
-    config = build("fake-continuous")
+    config = configure("fake-continuous")
     opened(tmp_path, override(config, "agent.precision", "bf16")).close()
     assert RunDirectory(tmp_path, config).config.agent.precision == "bf16"  # type: ignore[union-attr]
     with pytest.raises(UserError, match=r"agent\.precision: 'bf16' → 'fp32'"):

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
+import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
@@ -13,17 +17,19 @@ from gymnasium import spaces
 from . import machine
 from .checkpoint import CheckpointStore
 from .config import Config, EnvironmentConfig, RandomConfig, Runtime, SACConfig
-from .envs import EnvSpec, Fleet, episode_seed, resolve
+from .envs import EnvSpec, Fleet, describe, episode_seed, resolve
 from .errors import UserError
-from .evaluate import Evaluator
-from .log import Progress, RunLog
+from .evaluate import Evaluator, FrameStacks
+from .log import Progress, RunLog, read_rows
 from .loop import Learner, Outcome, Run, StopRequest
+from .pictures import write_gif
 from .population import Population
 from .random_agent import RandomAgent
 from .replay import Replay, ReplaySpec
 from .rng import Draws
-from .run import RunDirectory, default_directory
+from .run import RunDirectory, default_directory, read_config, read_json
 from .sac import SAC
+from .scores import summarise
 from .storage import gigabytes
 from .tuning import resolve_precision, tune_process
 
@@ -72,6 +78,108 @@ def train(config: Config, runtime: Runtime, command: str = "") -> Outcome:
         if warning := directory.record_machine(facts):
             run.progress.say(warning)
         return run.go()
+
+
+@dataclass
+class TrainedRun:
+    """A run on disk, opened for a look: its newest agent in an environment of its own."""
+
+    config: Config
+    learner: Learner
+    fleet: Fleet
+    env_steps: int
+    last_evaluation: dict[str, Any] | None
+    versions: dict[str, Any]
+    device: str
+
+    def acting(self, width: int, seed: int) -> Callable[[np.ndarray, int], np.ndarray]:
+        """How the agent acts on `width` stacks, without exploration."""
+        draws = Draws(self.learner.acting_plan(width), [seed], self.device)
+
+        def act(stacks: np.ndarray, decision: int) -> np.ndarray:
+            seen = torch.from_numpy(stacks).to(self.device)
+            return self.learner.act(seen, draws.draw(decision), self.config.agent_steps, explore=False).numpy(
+                force=True
+            )
+
+        return act
+
+
+@contextmanager
+def open_run(path: Path, device: str = "auto") -> Iterator[TrainedRun]:
+    """The newest agent of a run that may still be going on; nothing in its directory is changed."""
+    config, device = read_config(path), machine.choose_device(device)
+    checkpoint, _ = CheckpointStore(path / "checkpoint").load(only_look=True)
+    if checkpoint is None:
+        raise UserError(f"{path} holds no checkpoint yet; let the run get as far as its first evaluation.")
+    prepare(Runtime(), device)
+    with ExitStack() as stack:
+        fleet = Fleet([dataclasses.replace(environment_spec(config), training=False)], workers=0)
+        stack.callback(fleet.close)
+        learner = make_learner(config, fleet, device)
+        learner.load_state_dict(checkpoint.tensors["agent"])
+        steps = checkpoint.state["clock"]["agent_step"] * config.env.action_repeat
+        rows = read_rows(path / "evaluations.jsonl")
+        versions = read_json(path / "runtime.json")["versions"]
+        yield TrainedRun(config, learner, fleet, steps, rows[-1] if rows else None, versions, device)
+
+
+def evaluate_run(path: Path, episodes: int, seed: int, device: str) -> dict[str, Any]:
+    """Scores of full episodes that neither training nor its evaluations played."""
+    if episodes < 1:
+        raise UserError(f"--episodes is {episodes}; it must be at least 1.")
+    with open_run(path, device) as run:
+        width = min(episodes, EVALUATED_AT_ONCE)
+        spec = dataclasses.replace(environment_spec(run.config), training=False)
+        apart = episode_seed(run.config.seed, "eval", seed)
+        evaluator = Evaluator([spec], [apart], run.config.env.frame_stack, width, min(width, machine.cores()))
+        try:
+            played = evaluator.evaluate(run.acting(width, apart), 0, episodes)[0]
+        finally:
+            evaluator.close()
+        mean, std = summarise([episode.score for episode in played])
+        return {
+            "task": run.config.task,
+            "preset": run.config.preset,
+            "seed": run.config.seed,
+            "env_steps": run.env_steps,
+            "episodes": episodes,
+            "mean": mean,
+            "std": std,
+            "returns": [episode.score for episode in played],
+            "lengths": [episode.agent_steps for episode in played],
+        }
+
+
+def film_run(path: Path, seed: int, size: int) -> tuple[float, Path]:
+    """One episode as a video in the run directory; its return and the file."""
+    with open_run(path, "cpu") as run:
+        spec = dataclasses.replace(environment_spec(run.config), training=False)
+        env = dataclasses.replace(spec, render_size=size if spec.kind == "dmc" else None).make()
+        act = run.acting(1, seed)
+        frame, _ = env.reset(seed=episode_seed(run.config.seed, "play", seed))
+        stacks = FrameStacks(1, run.config.env.frame_stack, frame.shape, frame.dtype, describe(env).before_start)
+        stacks.begin(np.ones(1, bool), frame[None])
+        pictures, score, decision, over = [_picture(env)], 0.0, 0, False
+        while not over:
+            action = act(stacks.array()[None], decision)[0, 0]
+            frame, _, terminated, truncated, info = env.step(action)
+            stacks.push(frame[None])
+            pictures.append(_picture(env))
+            score, decision, over = score + info["raw_reward"], decision + 1, terminated or truncated
+        file = path / f"play-{seed}.gif"
+        write_gif(file, pictures, 1 / env.metadata.get("render_fps", 20))
+        env.close()
+        return score, file
+
+
+def _picture(env: gymnasium.Env) -> np.ndarray:
+    picture = env.render()
+    if not isinstance(picture, np.ndarray):
+        raise UserError(
+            f"{env} draws no pictures (its render() gave {type(picture).__name__}); make it with rgb_array."
+        )
+    return picture
 
 
 def check(config: Config) -> None:

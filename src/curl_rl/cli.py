@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import re
 import shlex
 import sys
@@ -69,7 +70,7 @@ def train(argv: list[str]) -> int:
 def parse_run(command: str, argv: list[str]) -> tuple[Config, Runtime]:
     """`TASK [--preset NAME] [flags]`: the preset's config on that task, changed by the flags."""
     from .config import Config, Runtime
-    from .presets import build
+    from .presets import configure
 
     argv = list(argv)
     preset = _take_option(argv, "--preset")
@@ -80,7 +81,7 @@ def parse_run(command: str, argv: list[str]) -> tuple[Config, Runtime]:
         task = "cartpole-swingup"
     else:
         raise UserError(f"Name the task first: `curl-rl {command} cartpole-swingup`; `curl-rl presets` shows methods.")
-    default = build(task, preset)
+    default = configure(task, preset)
 
     import tyro
 
@@ -170,6 +171,78 @@ def doctor(argv: list[str]) -> int:
     return run(argv)
 
 
+def evaluate(argv: list[str]) -> int:
+    """Play full episodes with the newest agent of a run."""
+
+    @dataclass(frozen=True)
+    class Flags:
+        episodes: int = 10
+        """Full episodes to play."""
+        seed: int = 0
+        """Decides the episodes; training never plays these."""
+        device: str = "auto"
+        """`cpu`, `cuda`, …"""
+        json: bool = False
+        """Print one JSON object."""
+
+    run, flags = _run_and_flags("eval", argv, Flags)
+    from .build import evaluate_run
+
+    result = evaluate_run(run, flags.episodes, flags.seed, flags.device)
+    if flags.json:
+        print(json.dumps(result))
+    else:
+        print(
+            f"{result['task']} with {result['preset']} after {result['env_steps']:,} env steps: "
+            f"return {result['mean']:.1f} ± {result['std']:.1f} over {flags.episodes} episodes."
+        )
+    return 0
+
+
+def play(argv: list[str]) -> int:
+    """Film one episode of the newest agent of a run."""
+
+    @dataclass(frozen=True)
+    class Flags:
+        seed: int = 0
+        """Decides the episode."""
+        size: int = 320
+        """Height and width of the video, where the environment can choose."""
+
+    run, flags = _run_and_flags("play", argv, Flags)
+    from .build import film_run
+
+    score, file = film_run(run, flags.seed, flags.size)
+    print(f"Return {score:.1f}; the video is {file}.")
+    return 0
+
+
+def export(argv: list[str]) -> int:
+    """Write the newest agent of a run as one file, with its card."""
+    if not 1 <= len(argv) <= 2 or argv[0].startswith("-"):
+        raise UserError(
+            "Usage: `curl-rl export RUN [FILE]` writes the newest agent of a run, by default to RUN/agent.safetensors."
+        )
+    run = Path(argv[0])
+    file = Path(argv[1]) if len(argv) == 2 else run / "agent.safetensors"
+    from .agent import export
+
+    export(run, file)
+    print(f'{file} and its card are written; in Python, `curl_rl.load("{file}")` gives the agent.')
+    return 0
+
+
+def _run_and_flags(command: str, argv: list[str], kind: type) -> tuple[Path, Any]:
+    """`RUN [flags]`."""
+    if not argv or (argv[0].startswith("-") and argv[0] not in ("-h", "--help")):
+        raise UserError(f"Name the run directory first: `curl-rl {command} runs/TASK/PRESET/seed-0`.")
+    run = Path(argv[0]) if not argv[0].startswith("-") else Path()
+    flags = _parse(
+        kind, argv[1:] if run != Path() else argv, kind(), f"curl-rl {command} RUN", COMMANDS[command].summary
+    )
+    return run, flags
+
+
 def scores(argv: list[str]) -> int:
     """Gather the scores.csv of runs into one file of results."""
     from .scores import gather, write_scores
@@ -200,6 +273,9 @@ class Command:
 
 COMMANDS = {
     "train": Command(train, "train TASK [--preset NAME] [flags]", "train an agent; again: go on where it stopped"),
+    "eval": Command(evaluate, "eval RUN [--episodes N]", "play full episodes with a run's newest agent"),
+    "play": Command(play, "play RUN", "film one of them"),
+    "export": Command(export, "export RUN [FILE]", "its agent as one file: `curl_rl.load(FILE)`"),
     "presets": Command(presets, "presets", "the methods, and how each differs from the default"),
     "scores": Command(scores, "scores RUN… FILE", "gather the scores of finished runs into one CSV"),
     "doctor": Command(doctor, "doctor", "what works on this machine, and how to mend what does not"),

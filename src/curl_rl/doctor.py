@@ -197,9 +197,9 @@ def check_atari() -> Check:
 
 def default_frame_bytes() -> int:
     """What the default job keeps of its pictures."""
-    from .presets import build
+    from .presets import configure
 
-    config = build(DEFAULT_TASK)
+    config = configure(DEFAULT_TASK)
     capacity = min(getattr(config.agent, "replay_capacity", 0), config.agent_steps)
     return capacity * 3 * config.env.size**2
 

@@ -23,6 +23,8 @@ class Episode:
 
     score: float
     agent_steps: int
+    frames: tuple[np.ndarray, ...] = ()
+    """Its observations, where they were asked for."""
 
 
 class FrameStacks:
@@ -55,11 +57,14 @@ class Evaluator:
         self._frame_stack, self._workers = frame_stack, workers
         self._fleet: Fleet | None = None
 
-    def evaluate(self, act: Act, agent_step: int, episodes: int) -> list[list[Episode]]:
-        """For each trial its `episodes` finished episodes, in the order of their numbers."""
+    def evaluate(self, act: Act, agent_step: int, episodes: int, keep_frames: bool = False) -> list[list[Episode]]:
+        """For each trial its `episodes` finished episodes, in the order of their numbers.
+
+        `keep_frames` keeps the observations of the very first.
+        """
         if self._fleet is None:
             self._fleet = Fleet(self._specs, workers=self._workers)
-        return _Round(self._fleet, self.seeds, self._frame_stack, agent_step, episodes).play(act)
+        return _Round(self._fleet, self.seeds, self._frame_stack, agent_step, episodes, keep_frames).play(act)
 
     def close(self) -> None:
         if self._fleet is not None:
@@ -70,7 +75,9 @@ class Evaluator:
 class _Round:
     """One evaluation. An environment with no episode left plays on unheard, so that batches keep their shape."""
 
-    def __init__(self, fleet: Fleet, seeds: list[int], frame_stack: int, agent_step: int, episodes: int):
+    def __init__(
+        self, fleet: Fleet, seeds: list[int], frame_stack: int, agent_step: int, episodes: int, keep_frames: bool
+    ):
         self.fleet, self.seeds, self.frame_stack = fleet, seeds, frame_stack
         self.agent_step, self.episodes = agent_step, episodes
         self.width = fleet.num_envs // len(seeds)
@@ -78,6 +85,7 @@ class _Round:
         self.score, self.steps = np.zeros(fleet.num_envs), np.zeros(fleet.num_envs, int)
         self.begun = [0] * len(seeds)
         self.finished: list[dict[int, Episode]] = [{} for _ in seeds]
+        self.kept: list[np.ndarray] | None = [] if keep_frames else None
 
     def play(self, act: Act) -> list[list[Episode]]:
         everyone = np.ones(self.fleet.num_envs, bool)
@@ -88,6 +96,8 @@ class _Round:
         stacks.begin(everyone, frames)
         decision = 0
         while True:
+            if self.kept is not None and self.number[0] == 0:
+                self.kept.append(frames[0])
             observations = stacks.array()
             actions = act(observations.reshape(len(self.seeds), self.width, *observations.shape[1:]), decision)
             frames, _, terminated, truncated, infos = self.fleet.step(actions.reshape(-1, *actions.shape[2:]))
@@ -104,7 +114,9 @@ class _Round:
 
     def _record(self, ended: np.ndarray) -> None:
         for i in np.flatnonzero(ended):
-            self.finished[i // self.width][int(self.number[i])] = Episode(float(self.score[i]), int(self.steps[i]))
+            frames = tuple(self.kept or ()) if (i, self.number[i]) == (0, 0) else ()
+            episode = Episode(float(self.score[i]), int(self.steps[i]), frames)
+            self.finished[i // self.width][int(self.number[i])] = episode
 
     def _begin(self, which: np.ndarray) -> np.ndarray:
         """Reset the environments of the mask, each to the next episode of its trial."""

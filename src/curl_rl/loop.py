@@ -26,6 +26,7 @@ from .envs import Fleet, episode_seed
 from .errors import UserError
 from .evaluate import Evaluator
 from .log import Progress, RunLog, duration, read_rows
+from .pictures import draw_curve, write_gif
 from .replay import Batch, Replay
 from .rng import Draws, Purpose
 from .run import RunDirectory
@@ -173,7 +174,8 @@ class Run:
     def evaluate(self) -> None:
         episodes = self.config.evaluation.episodes
         self.progress.say(f"Evaluating {episodes} episodes at {self.env_steps:,} env steps …")
-        played = self.evaluator.evaluate(self._act_in_evaluation, self.clock.agent_step, episodes)[0]
+        step = self.clock.agent_step
+        played = self.evaluator.evaluate(self._act_in_evaluation, step, episodes, keep_frames=True)[0]
         returns = [episode.score for episode in played]
         mean, std = summarise(returns)
         self.clock.evaluated_at = self.clock.agent_step
@@ -190,6 +192,15 @@ class Run:
             },
         )
         self.progress.say(f"{self.env_steps:,} env steps: return {mean:.1f} ± {std:.1f} over {episodes} episodes.")
+        self._draw(played[0].frames)
+
+    def _draw(self, frames: Sequence[np.ndarray]) -> None:
+        """The newest evaluation's first episode as the agent saw it (states cannot be seen), and the curve so far."""
+        folder, config = self.directory.path, self.config
+        if frames[0].ndim == 3:
+            write_gif(folder / "video.gif", frames, 0.02 * config.env.action_repeat, scale=2)
+        if not draw_curve(folder, f"{config.task}, {config.preset}, seed {config.seed}"):
+            self.progress.say("No curve.png: it needs matplotlib, `pip install 'curl-rl[report]'`.")
 
     def _act_in_evaluation(self, stacks: np.ndarray, decision: int) -> np.ndarray:
         self._check_stop()

@@ -94,7 +94,7 @@ DEFAULT_PRESETS = {"atari": "random"}
 """The method taken where none is named: the paper's own for that kind of task."""
 
 
-def build(task: str, preset: str | None = None, **flags: Any) -> Config:
+def configure(task: str, preset: str | None = None, **flags: Any) -> Config:
     """The config of a preset on a task: preset, then the task's row, then flags (dotted names, `__` for the dot)."""
     found = resolve(task)
     name, kind = found.name, found.kind

@@ -125,16 +125,9 @@ class DMControl(gymnasium.Env):
 
 
 def _load(task: str, *, pixels: bool) -> Any:
-    if pixels:
-        gl.choose()
-    elif "MUJOCO_GL" not in os.environ:  # states need no pictures, but dm_control settles its backend at its import
-        try:
-            gl.choose()
-        except UserError:
-            os.environ["MUJOCO_GL"] = "disable"
     logging.getLogger("absl").setLevel(logging.ERROR)  # walker's model file is deprecated syntax to today's MuJoCo
     try:
-        from dm_control import suite
+        suite = _import_suite(pixels)
     except ImportError as error:
         raise UserError(
             f"DMControl cannot be imported ({error}); on Python 3.11 or 3.12, "
@@ -142,6 +135,23 @@ def _load(task: str, *, pixels: bool) -> Any:
         ) from error
     domain, name = task.split("-", 1)
     return suite.load(domain, name)
+
+
+def _import_suite(pixels: bool) -> Any:
+    """States need no OpenGL, but dm_control settles its backend when it is imported, once for the whole process."""
+    undecided = "MUJOCO_GL" not in os.environ
+    try:
+        if pixels or undecided:
+            gl.choose()
+    except UserError:
+        if pixels:
+            raise
+        os.environ["MUJOCO_GL"] = "disable"  # otherwise it looks for a window, and says so
+    from dm_control import suite
+
+    if undecided and os.environ["MUJOCO_GL"] == "disable":
+        del os.environ["MUJOCO_GL"]
+    return suite
 
 
 def _action_bounds(env: Any, task: str) -> tuple[np.ndarray, np.ndarray]:

@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -39,35 +40,24 @@ class Backend:
     version: str
 
 
+@functools.cache
 def choose() -> Backend:
     """The backend that works here, tried in a process of its own; sets MUJOCO_GL for this process and its children.
 
     The user's own MUJOCO_GL is never overruled.
     """
-    backend, complaint = _find()
-    if backend is None:
-        raise UserError(complaint)
-    return backend
-
-
-@functools.cache
-def _find() -> tuple[Backend | None, str]:
-    """The backend, or the sentence that says why there is none: found once, since a trial takes half a second or more."""
-    wanted = os.environ.get("MUJOCO_GL") or _taken_by_dm_control()
-    if remembered := _remembered(wanted):
-        return remembered, ""
+    users = os.environ.get("MUJOCO_GL")
+    if remembered := _remembered(users):
+        return remembered
+    wanted = users or _taken_by_dm_control()
     backend, reason = _try(wanted) if wanted else _first_that_works()
-    if backend:
-        os.environ["MUJOCO_GL"] = backend.name
-        os.environ[_REMEMBERED] = json.dumps(asdict(backend))
-        return backend, ""
-    if not wanted:
-        return None, f"No OpenGL works here, so DMControl has no pixels ({reason}); run `{INSTALL}`."
-    if "MUJOCO_GL" in os.environ:
-        remedy = f"unset MUJOCO_GL, and curl-rl chooses, or run `{INSTALL}`"
-    else:  # dm_control chose
-        remedy = "make the first environment before dm_control is imported, or set MUJOCO_GL=egl"
-    return None, f"MUJOCO_GL={wanted} cannot draw here ({reason}); {remedy}."
+    if backend is None:
+        complaint = _complaint(wanted, users, reason)
+        os.environ[_REMEMBERED] = json.dumps({"MUJOCO_GL": users, "complaint": complaint})
+        raise UserError(complaint)
+    os.environ["MUJOCO_GL"] = backend.name
+    os.environ[_REMEMBERED] = json.dumps({"MUJOCO_GL": backend.name, "backend": asdict(backend)})
+    return backend
 
 
 def environment() -> dict[str, str]:
@@ -96,10 +86,25 @@ def _taken_by_dm_control() -> str | None:
     return taken.BACKEND or "disable" if taken else None
 
 
-def _remembered(wanted: str | None) -> Backend | None:
-    text = os.environ.get(_REMEMBERED)
-    backend = Backend(**json.loads(text)) if text else None
-    return backend if backend and backend.name == wanted else None
+def _remembered(users: str | None) -> Backend | None:
+    """What was found before, here or in the parent, if it was found for the same MUJOCO_GL."""
+    found = json.loads(os.environ.get(_REMEMBERED, "{}"))
+    if not found or found["MUJOCO_GL"] != users:
+        return None
+    if "complaint" in found:
+        raise UserError(found["complaint"])
+    return Backend(**found["backend"])
+
+
+def _complaint(wanted: str | None, users: str | None, reason: str) -> str:
+    if not wanted:
+        return f"No OpenGL works here, so DMControl has no pixels ({reason}); run `{INSTALL}`."
+    if users:
+        return f"MUJOCO_GL={users} cannot draw here ({reason}); unset it, and curl-rl chooses, or run `{INSTALL}`."
+    return (
+        f"dm_control was imported before curl-rl's first environment and took {wanted}, which cannot draw here "
+        f"({reason}); make the environment first, or set MUJOCO_GL=egl."
+    )
 
 
 def _first_that_works() -> tuple[Backend | None, str]:
@@ -123,5 +128,6 @@ def _try(name: str) -> tuple[Backend | None, str]:
         return None, "no picture within 60 seconds"
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-        return None, next((line for line in lines if "Error" in line), lines[-1])[:200]
+        errors = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
+        return None, (errors or lines)[-1][:200]
     return Backend(name, **json.loads(done.stdout.splitlines()[-1])), ""

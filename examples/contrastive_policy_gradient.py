@@ -32,8 +32,7 @@ def train(episodes: int = 300, seed: int = 0) -> list[tuple[float, float]]:
         (loss - (gain * chosen).mean()).backward()
         optimiser.step()
         momentum_update(keys, encoder, tau=0.05)
-        # Right actions (0.25 by chance), and how much better than chance a frame is told from the episode's others.
-        history.append((sum(rewards) / len(rewards), accuracy.item() * len(frames)))
+        history.append((sum(rewards) / len(rewards), accuracy.item() * len(frames)))  # by chance 0.25 and 1
     return history
 
 

@@ -342,19 +342,17 @@ def _gone(pid: int, seconds: float = 15) -> bool:
 @pytest.mark.parametrize("ending", ["wait", "hang", "leave"])
 def test_no_process_and_no_word_is_left_behind(ending: str, tmp_path: Path) -> None:
     """The parent is killed between steps or within one, or leaves without closing; its workers loaded no torch."""
-    main = _start_main(tmp_path, ending)
-    assert main.stdout is not None
-    assert main.stderr is not None
-    *pids, torch_loaded = main.stdout.readline().split()
-    assert len(pids) == 2
-    assert torch_loaded == "False"
-    if ending == "leave":
-        assert main.wait(timeout=30) == 0
-    else:
-        time.sleep(0.3)
-        main.kill()
-        main.wait(timeout=30)
-    assert all(_gone(int(pid)) for pid in pids)
-    assert main.stderr.read() == ""  # its end comes when every child has closed it
-    main.stdout.close()
-    main.stderr.close()
+    with _start_main(tmp_path, ending) as main:
+        assert main.stdout is not None
+        assert main.stderr is not None
+        try:
+            *pids, torch_loaded = main.stdout.readline().split()
+            assert len(pids) == 2
+            assert torch_loaded == "False"
+            if ending == "leave":
+                assert main.wait(timeout=30) == 0
+            time.sleep(0.3)
+        finally:
+            main.kill()
+        assert all(_gone(int(pid)) for pid in pids)
+        assert main.stderr.read() == ""  # its end comes when every child has closed it

@@ -18,7 +18,7 @@ import gymnasium
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save as save_tensors
 
 from .build import environment_spec, open_run
 from .config import Config, SACConfig, from_json, to_json
@@ -82,11 +82,9 @@ def export(run: Path, file: Path) -> None:
     tensors = {name: value.detach().cpu().contiguous() for name, value in network.state_dict().items()}
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        partial = file.with_name(file.name + ".partial")
-        save_file(tensors, partial, metadata={"card": json.dumps(card)})
-        partial.replace(file)
-    except (OSError, SafetensorError) as error:
-        raise disk_error(error if isinstance(error, OSError) else OSError(str(error)), file) from error
+    except OSError as error:
+        raise disk_error(error, file) from error
+    replace_file(file, save_tensors(tensors, metadata={"card": json.dumps(card)}))
     replace_file(file.with_suffix(".json"), (json.dumps(card, indent=2) + "\n").encode())
 
 

@@ -77,7 +77,12 @@ def train(config: Config, runtime: Runtime, command: str = "") -> Outcome:
         run.progress.say(_announcement(run, device))
         if warning := directory.record_machine(facts):
             run.progress.say(warning)
-        return run.go()
+        outcome = run.go()
+    if outcome.finished and isinstance(parts["learner"], Population):
+        from .agent import export
+
+        export(outcome.directory, outcome.directory / "agent.safetensors")
+    return outcome
 
 
 @dataclass

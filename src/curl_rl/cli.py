@@ -63,8 +63,27 @@ def train(argv: list[str]) -> int:
 
     outcome = train(config, runtime, command=shlex.join(["curl-rl", "train", *argv]))
     print(outcome.sentence)
-    print(f"Everything is in {outcome.directory}.")
+    if outcome.finished:
+        _print_what_there_is(outcome.directory)
     return 0
+
+
+def _print_what_there_is(run: Path) -> None:
+    """Where curve, video and agent lie, and what to type next."""
+    whole_agent = run / "agent.safetensors"
+    things = {
+        "curve": run / "curve.png",
+        "video": run / "video.gif",
+        "agent": whole_agent,
+        "scores": run / "scores.csv",
+    }
+    for name, path in things.items():
+        if path.exists():
+            print(f"  {name:<7} {path}")
+    print("Next:")
+    print(f"  curl-rl eval {run} --episodes 100")
+    print(f"  curl-rl play {run}")
+    print(f"  tensorboard --logdir {run}")
 
 
 def parse_run(command: str, argv: list[str]) -> tuple[Config, Runtime]:

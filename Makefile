@@ -37,7 +37,7 @@ help:
 
 train: setup
 	@job='$(MAIN_JOB)'; [ -e .venv/gl-works ] || { job='$(GAME_JOB)'; \
-		echo "DMControl cannot draw here (see above), so this trains $$job, a game of Atari, which needs no OpenGL."; }; \
+		echo "DMControl cannot draw here (curl-rl doctor tells why), so this trains $$job, a game of Atari."; }; \
 	$(INTERRUPTIBLE) .venv/bin/curl-rl train $$job $(ARGS) $(OR_INTERRUPTED)
 
 test: setup-dev

@@ -1,7 +1,7 @@
 """What one CURL-SAC update costs: `python benchmarks/sac_update.py [--batch 128 512] [--threads 2] [--json]`.
 
-Our two ways to step the trunk, in bf16 and float32, beside a naive update as released code for this kind of agent has
-it: both stacks of a transition stored, every loss with passes of its own, five Adams, float32, the C library's defaults.
+Our two ways to step the trunk, in bf16 and float32, beside a naive update in the style of the code released with the
+paper: both stacks of a transition stored, passes of its own for every loss, five Adams, float32, malloc's defaults.
 Sampling from the replay and cropping are part of every row. A row is a process of its own, so none inherits another's
 memory; its time is the median over pairs of updates (every second one trains the actor too), per update.
 """
@@ -167,8 +167,10 @@ class Naive:
             self.step((alpha.detach() * log_p - q).mean(), self.actor_adam)
             self.step((alpha * (-log_p + ACTIONS).detach()).mean(), self.alpha_adam)
             with torch.no_grad():
-                for online, target in zip(self.critic.parameters(), self.target.parameters(), strict=True):
-                    target.copy_(0.05 * online + 0.95 * target)
+                online = dict(self.critic.named_parameters())
+                for name, target in self.target.named_parameters():
+                    tau = 0.05 if name.startswith("encoder") else 0.01
+                    target.copy_(tau * online[name] + (1 - tau) * target)
 
         latent = self.critic.encoder(query)
         with torch.no_grad():

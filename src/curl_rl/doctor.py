@@ -11,7 +11,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from . import machine
@@ -67,7 +67,7 @@ def examine() -> list[Check]:
     checks += [check_opencv(installed), check_atari()]
     if torch.ok:
         checks += check_room(default_frame_bytes(), free_memory(), shutil.disk_usage(Path.cwd()).free)
-    return checks
+    return [replace(check, remedy="") if check.ok else check for check in checks]
 
 
 def show(checks: Sequence[Check], ready: bool) -> None:

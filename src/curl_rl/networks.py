@@ -89,7 +89,7 @@ class Trunk(nn.Module):
 
 
 class Projection(nn.Module):
-    """Features → latent: Linear, LayerNorm; where asked, the hidden layer before and the tanh after of the paper's text."""
+    """Features → latent: Linear and LayerNorm; where asked, the hidden layer and the tanh that the paper's text has."""
 
     def __init__(self, inputs: int, outputs: int, hidden: int, tanh: bool, arithmetic: torch.dtype) -> None:
         super().__init__()

@@ -141,7 +141,7 @@ class Population:
     def _call(self, method: str, *arguments: Any) -> Any:
         """A method of the agent for every trial; within it, tensors (in trees or not) have no axis of trials."""
         if self.trials == 1:
-            return _each(self.agent(method, *_each(arguments, lambda x: x[0])), lambda x: x[None])
+            return _each(getattr(self.agent, method)(*_each(arguments, lambda x: x[0])), lambda x: x[None])
 
         def one_trial(weights: dict[str, Tensor], inputs: Any) -> Any:
             return functional_call(self.agent, weights, (method, *inputs))
@@ -174,7 +174,9 @@ class Population:
         own = self._state()
         strange = sorted(own.keys() ^ state.keys()) or [k for k in own if own[k].shape != state[k].shape]
         if strange:
-            raise UserError(f"The saved agent does not fit this configuration: {strange[0]} differs.")
+            raise UserError(
+                f"The saved agent does not fit: its {strange[0]} differs; take the config it was saved with."
+            )
         for name, value in own.items():
             shared = name.startswith("adam.") and name.endswith(".step")  # one counter for all trials
             value[:1].copy_(state[name][:1]) if shared else value.copy_(state[name])

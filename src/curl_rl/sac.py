@@ -25,6 +25,9 @@ Metrics = dict[str, Tensor]
 Carry = dict[str, Tensor]
 """What a phase hands on to later ones of the same update."""
 
+MEASURE_EVERY_AGENT_STEPS = 100
+"""How often `joint` measures its two gradients apart, at the cost of one more update's worth of passes."""
+
 
 class Views(NamedTuple):
     """A batch as the losses see it: each observation in a crop of its own, and the noise of the actions drawn there."""
@@ -124,7 +127,7 @@ class SAC(nn.Module):
     # -- what runs under vmap -----------------------------------------------------------------------------------------
 
     def forward(self, method: str, *arguments: object) -> object:
-        """One of the methods below, by name: the way in for torch.func.functional_call."""
+        """One of the methods below, by name: the way in for torch.func.functional_call, which calls modules only."""
         return getattr(self, method)(*arguments)
 
     def act(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
@@ -269,9 +272,6 @@ def phases(config: SACConfig) -> tuple[Phase, ...]:
         averages,
         Phase("contrastive", "representation", (Descent(("contrastive",), twice, measure="trunk."),)),
     )
-
-
-MEASURE_EVERY_AGENT_STEPS = 100
 
 
 def check(config: SACConfig, observation_shape: tuple[int, ...]) -> None:

@@ -30,7 +30,7 @@ class Checker:
         self.updated: list[int] = []
         self.evaluated: set[int] = set()
         self.batches = 0
-        self.repeat = 1
+        self.repeat, self.learns_from = 1, 40
 
     def acting_plan(self, stacks: int) -> dict[str, tuple[Purpose, int]]:
         return {"action": (Purpose.EXPLORATION_NOISE, 2 * stacks)}
@@ -39,13 +39,13 @@ class Checker:
         return {"sample": (Purpose.SAMPLE, 16)}
 
     def learns_at(self, agent_step: int) -> bool:
-        return agent_step >= 40
+        return agent_step >= self.learns_from
 
     def act(self, stacks: Tensor, drawn: Mapping[str, Tensor], agent_step: int, explore: bool) -> Tensor:
         counters = self.counters(stacks[:, 0])
         assert (np.diff(counters) <= self.repeat).all()
         if explore:
-            assert len(self.updated) == max(0, agent_step - 40), "act comes before this step's update"
+            assert len(self.updated) == max(0, agent_step - self.learns_from), "act comes before this step's update"
             assert drawn["action"].equal(words([5], agent_step, Purpose.EXPLORATION_NOISE, 2))
             self.acted.append(agent_step)
         else:
@@ -123,8 +123,7 @@ def test_training_episodes_are_logged_as_they_end(checker: Checker, tmp_path: Pa
 
 def test_env_steps_count_the_action_repeat(checker: Checker, tmp_path: Path) -> None:
     repeated = dataclasses.replace(config(), env=dataclasses.replace(config().env, action_repeat=4))
-    checker.repeat = 4
-    checker.learns_at = lambda agent_step: False  # type: ignore[method-assign]
+    checker.repeat, checker.learns_from = 4, 1_000
     outcome = train(tmp_path / "run", repeated)
     assert (outcome.env_steps, len(checker.acted)) == (300, 75)
     assert [row["env_steps"] for row in read_rows(tmp_path / "run" / "evaluations.jsonl")] == [100, 132, 200, 300]

@@ -1,5 +1,6 @@
 """The command line by hand: help in a screenful; every mistake one sentence, a remedy, and nothing half-written."""
 
+import json
 import os
 import subprocess
 import sys
@@ -118,3 +119,38 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     command = f"{sys.executable} -m curl_rl.cli presets | head -1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True)
     assert "Traceback" not in done.stderr
+
+
+def test_speed_has_its_keys(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    small = ("--agent.batch-size=4", "--agent.hidden-size=16", "--agent.filters=4", "--threads=1")
+    monkeypatch.setattr("curl_rl.speed.SECONDS", 0.1)
+    assert run("speed", "fake-continuous", *small, "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    keys = {
+        "update_ms",
+        "naive_update_ms",
+        "speedup",
+        "agent_step_ms",
+        "env_ms",
+        "gemm_share",
+        "peak_memory_gib",
+        "device",
+    }
+    assert keys <= result.keys()
+    assert 0 < result["env_ms"] < result["agent_step_ms"]
+    assert run("speed", "fake-continuous", "--preset", "random") == 2
+
+
+def test_the_naive_update_runs_and_learns_something() -> None:
+    """The yardstick must really do its work: its weights move, its targets follow."""
+    from curl_rl.naive import Naive
+
+    update = Naive(batch=2, actions=1)
+    before = {
+        name: value.clone() for name, value in [*update.critic.named_parameters(), *update.actor.named_parameters()]
+    }
+    target = [value.clone() for value in update.target.parameters()]
+    update(0)
+    now = dict([*update.critic.named_parameters(), *update.actor.named_parameters()])
+    assert all(not now[name].equal(value) for name, value in before.items())
+    assert any(not a.equal(b) for a, b in zip(target, update.target.parameters(), strict=True))

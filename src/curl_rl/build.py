@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -45,7 +45,7 @@ def train(config: Config, runtime: Runtime, command: str = "") -> Outcome:
     check(config)
     device = machine.choose_device(runtime.device)
     directory = RunDirectory(runtime.directory or default_directory(config), config)
-    directory.config = _resolved(directory.config, device)
+    directory.config = resolved(directory.config, device)
     if directory.is_finished():
         steps = directory.config.env_steps
         return Outcome(
@@ -54,31 +54,15 @@ def train(config: Config, runtime: Runtime, command: str = "") -> Outcome:
             True,
             f"This run of {steps:,} env steps is finished; a larger --env-steps extends it.",
         )
-    threads = prepare(runtime, device)
+    facts = machine.facts(device, prepare(runtime, device), command)
     with ExitStack() as stack:
         stop = stack.enter_context(StopRequest(runtime.stop_after_seconds))
-        parts = assemble(stack, directory.config, runtime, device)
-        directory.open()
-        stack.callback(directory.close)
-        facts = machine.facts(device, threads, command)
-        log = RunLog(directory.path)
-        stack.callback(log.close)
-        run = Run(
-            config=directory.config,
-            runtime=runtime,
-            directory=directory,
-            facts=facts,
-            log=log,
-            store=CheckpointStore(directory.path / "checkpoint"),
-            progress=Progress(directory.config.env_steps),
-            stop=stop.reason,
-            **parts,
-        )
+        run = assemble(stack, directory, runtime, device, facts, stop.reason)
         run.progress.say(_announcement(run, device))
         if warning := directory.record_machine(facts):
             run.progress.say(warning)
         outcome = run.go()
-    if outcome.finished and isinstance(parts["learner"], Population):
+    if outcome.finished and isinstance(run.learner, Population):
         from .agent import export
 
         export(outcome.directory, outcome.directory / "agent.safetensors")
@@ -221,12 +205,19 @@ def _check_sac(agent: SACConfig) -> None:
         raise UserError(f"--agent.replay-capacity is {agent.replay_capacity}; it must be at least 2.")
 
 
-def _resolved(config: Config, device: str) -> Config:
-    """`auto` precision as what it is here, so that the run records it and keeps it."""
-    if not isinstance(config.agent, SACConfig) or config.agent.precision != "auto":
+def resolved(config: Config, device: str) -> Config:
+    """`auto` as what it is here, so that the run records it and keeps it."""
+    if not isinstance(config.agent, SACConfig):
         return config
-    taken: Literal["bf16", "fp32"] = "bf16" if resolve_precision("auto", device) == torch.bfloat16 else "fp32"
-    return dataclasses.replace(config, agent=dataclasses.replace(config.agent, precision=taken))
+    return dataclasses.replace(config, agent=resolved_agent(config.agent, device))
+
+
+def resolved_agent(agent: SACConfig, device: str) -> SACConfig:
+    """`auto` precision as what it is on this device."""
+    if agent.precision != "auto":
+        return agent
+    fast = resolve_precision("auto", device) == torch.bfloat16
+    return dataclasses.replace(agent, precision="bf16" if fast else "fp32")
 
 
 def prepare(runtime: Runtime, device: str) -> int:
@@ -241,8 +232,16 @@ def prepare(runtime: Runtime, device: str) -> int:
     return threads
 
 
-def assemble(stack: ExitStack, config: Config, runtime: Runtime, device: str) -> dict[str, Any]:
-    """Environments, replay, learner and evaluator of a run; `stack` closes what must be closed."""
+def assemble(
+    stack: ExitStack,
+    directory: RunDirectory,
+    runtime: Runtime,
+    device: str,
+    facts: Mapping[str, Any],
+    stop: Callable[[], str | None],
+) -> Run:
+    """A run with all its parts; `stack` closes what must be closed. Whatever may be refused comes before its files."""
+    config = directory.config
     spec = environment_spec(config)
     fleet = Fleet([spec], workers=0)
     stack.callback(fleet.close)
@@ -259,14 +258,27 @@ def assemble(stack: ExitStack, config: Config, runtime: Runtime, device: str) ->
     stack.callback(evaluator.close)
     # Evaluation draws from seeds of its own, so that its numbers are not those of some training step.
     apart = [episode_seed(config.seed, "evaluation's random numbers", 0)]
-    return {
-        "fleet": fleet,
-        "learner": learner,
-        "replay": replay,
-        "evaluator": evaluator,
-        "draws": Draws({**learner.acting_plan(1), **learner.learning_plan()}, [config.seed], device),
-        "evaluation_draws": Draws(learner.acting_plan(width), apart, device),
-    }
+    draws = Draws({**learner.acting_plan(1), **learner.learning_plan()}, [config.seed], device)
+    directory.open()
+    stack.callback(directory.close)
+    log = RunLog(directory.path)
+    stack.callback(log.close)
+    return Run(
+        config=config,
+        runtime=runtime,
+        directory=directory,
+        facts=facts,
+        fleet=fleet,
+        evaluator=evaluator,
+        replay=replay,
+        learner=learner,
+        draws=draws,
+        evaluation_draws=Draws(learner.acting_plan(width), apart, device),
+        log=log,
+        store=CheckpointStore(directory.path / "checkpoint"),
+        progress=Progress(config.env_steps),
+        stop=stop,
+    )
 
 
 def environment_spec(config: Config) -> EnvSpec:

@@ -190,6 +190,29 @@ def doctor(argv: list[str]) -> int:
     return run(argv)
 
 
+def speed(argv: list[str]) -> int:
+    """What an update and a whole decision cost on this machine, beside a naive update in the same run."""
+    argv = list(argv)
+    as_json = "--json" in argv
+    if as_json:
+        argv.remove("--json")
+    config, runtime = parse_run("speed", argv)
+    from .speed import measure
+
+    result = measure(config, runtime)
+    if as_json:
+        print(json.dumps(result))
+        return 0
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("what", "value", title=f"{config.task}, {config.preset}")
+    for name, value in result.items():
+        table.add_row(name, "–" if value is None else str(value))
+    Console().print(table)
+    return 0
+
+
 def evaluate(argv: list[str]) -> int:
     """Play full episodes with the newest agent of a run."""
 
@@ -295,6 +318,7 @@ COMMANDS = {
     "eval": Command(evaluate, "eval RUN [--episodes N]", "play full episodes with a run's newest agent"),
     "play": Command(play, "play RUN", "film one of them"),
     "export": Command(export, "export RUN [FILE]", "its agent as one file: `curl_rl.load(FILE)`"),
+    "speed": Command(speed, "speed TASK [flags] [--json]", "what an update and a decision cost on this machine"),
     "presets": Command(presets, "presets", "the methods, and how each differs from the default"),
     "scores": Command(scores, "scores RUN… FILE", "gather the scores of finished runs into one CSV"),
     "doctor": Command(doctor, "doctor", "what works on this machine, and how to mend what does not"),

@@ -73,6 +73,9 @@ class Trunk(nn.Module):
             for first, (inputs, outputs) in zip((True, False, False, False), pairwise(widths), strict=True)
         )
         self.outputs = filters * sides[0] * sides[1]
+        areas = [(sides[0] + 2 * n) * (sides[1] + 2 * n) for n in (3, 2, 1, 0)]  # of the layers' outputs
+        self.flop = sum(2 * area * a * b * 9 for area, (a, b) in zip(areas, pairwise(widths), strict=True))
+        """Floating-point operations of one image's forward pass: 84.6 million for the paper's."""
         self.arithmetic = arithmetic
 
     def read(self, images: Tensor) -> Tensor:

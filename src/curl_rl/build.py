@@ -54,7 +54,8 @@ def train(config: Config, runtime: Runtime, command: str = "") -> Outcome:
             True,
             f"This run of {steps:,} env steps is finished; a larger --env-steps extends it.",
         )
-    facts = machine.facts(device, prepare(runtime, device), command)
+    draws = environment_spec(config).kind == "dmc" and config.env.observation == "pixels"
+    facts = machine.facts(device, prepare(runtime, device), command, draws)
     with ExitStack() as stack:
         stop = stack.enter_context(StopRequest(runtime.stop_after_seconds))
         run = assemble(stack, directory, runtime, device, facts, stop.reason)

@@ -7,10 +7,12 @@ import os
 import platform
 import re
 import subprocess
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from . import __version__
+from .envs import gl
 from .errors import UserError
 
 PACKAGES = ("torch", "numpy", "gymnasium", "ale-py", "dm-control", "mujoco", "opencv-python-headless", "safetensors")
@@ -32,12 +34,17 @@ def choose_device(name: str) -> str:
     return name
 
 
-def facts(device: str, threads: int, command: str) -> dict[str, Any]:
-    """All that exact repetition depends on, and what a reader of results wants to know."""
+def facts(device: str, threads: int, command: str, draws: bool) -> dict[str, Any]:
+    """All that exact repetition depends on, and what a reader of results wants to know.
+
+    Where DMControl `draws` its pictures, by OpenGL, that is one of these things.
+    """
     import torch
 
     gpu = torch.cuda.get_device_name(device) if device.startswith("cuda") else None
-    return {"command": command, "gpu": gpu, "cpu": cpu_name(), "threads": threads, "versions": versions()}
+    drawn_by = asdict(gl.choose()) if draws else None
+    machine = {"gpu": gpu, "cpu": cpu_name(), "threads": threads, "opengl": drawn_by}
+    return {"command": command, **machine, "versions": versions()}
 
 
 def versions() -> dict[str, Any]:

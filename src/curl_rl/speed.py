@@ -33,7 +33,7 @@ SECONDS = 10.0
 STORED = 200
 """Transitions in the replay when measuring: what they are makes no difference, and how many hardly any."""
 PASSES = {"own": 8.0, "joint": 6.0, "authors": 9.5}
-"""Passes of the trunk for each sample of an update; a backward pass counts two. Without a contrastive loss there are 5."""
+"""Passes of the trunk for each sample of an update, a backward pass counting two. Without contrast there are five."""
 
 
 def measure(config: Config, runtime: Runtime) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def measure(config: Config, runtime: Runtime) -> dict[str, Any]:
     threads = prepare(runtime, device)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        facts = machine.facts(device, threads, "")
+        facts = machine.facts(device, threads, "", draws=False)
         run = assemble(stack, RunDirectory(folder / "run", config), runtime, device, facts, lambda: None)
         run.log.begin(0, {})
         run.begin_episode()

@@ -61,7 +61,7 @@ def test_tensorboard_shows_the_tags(tmp_path: Path) -> None:
     log = RunLog(tmp_path)
     log.begin(0, {})
     log.write(10, {"losses/qf_loss": 1.5})
-    log.write_evaluation(20, {"mean": 3.0, "returns": [1.0, 5.0]})
+    log.write_evaluation(20, {"mean": 3.0, "std": 2.0, "returns": [1.0, 5.0]})
     log.flush()
     sizes = log.sizes()
     log.write(30, {"losses/qf_loss": 9.0})
@@ -74,7 +74,7 @@ def test_tensorboard_shows_the_tags(tmp_path: Path) -> None:
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     assert [(e.step, e.value) for e in events.Scalars("losses/qf_loss")] == [(10, 1.5), (30, 2.5)]
-    assert [(e.step, e.value) for e in events.Scalars("eval/mean")] == [(20, 3.0)]
+    assert [(e.step, e.value) for e in events.Scalars("eval/episodic_return")] == [(20, 3.0)]
     assert read_rows(tmp_path / "metrics.jsonl")[-1] == {"env_steps": 30, "losses/qf_loss": 2.5}
 
 

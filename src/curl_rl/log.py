@@ -134,7 +134,7 @@ class RunLog:
     def write_evaluation(self, env_steps: int, row: Row) -> None:
         """One evaluation: its numbers, and each episode's return."""
         self.evaluations.append({"env_steps": env_steps, **row})
-        self._scalars(env_steps, {f"eval/{key}": value for key, value in row.items()})
+        self._scalars(env_steps, {"eval/episodic_return": row["mean"], "eval/episodic_return_std": row["std"]})
 
     def _scalars(self, env_steps: int, row: Row) -> None:
         for tag, value in row.items():

@@ -216,7 +216,7 @@ class Run:
         """Fetch the newest metrics; a NaN ends the run by its name."""
         row = {name: float(value[0]) for name, value in metrics.items()}
         self._refuse_broken([name for name, value in row.items() if not math.isfinite(value)])
-        self.log.write(self.env_steps, row)
+        self.log.write(self.env_steps, {**row, "charts/SPS": round(self.env_steps / self.wall_s, 1)})
 
     def _refuse_broken(self, names: Sequence[str]) -> None:
         if names:

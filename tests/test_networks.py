@@ -10,7 +10,17 @@ from torch import Tensor, nn
 from curl_rl import convolution
 from curl_rl.convolution import convolution_relu
 from curl_rl.errors import UserError
-from curl_rl.networks import Convolution, Linear, Perceptron, Projection, Trunk, TwinCritics, initialise, orthogonal
+from curl_rl.networks import (
+    Convolution,
+    Linear,
+    Perceptron,
+    Projection,
+    Trunk,
+    TwinCritics,
+    channels_last,
+    initialise,
+    orthogonal,
+)
 
 torch.set_num_threads(1)
 needs_fused = pytest.mark.skipif(not convolution.HAS_FUSED_OPERATOR, reason="this PyTorch has no fused convolution")
@@ -106,6 +116,16 @@ def test_trunk() -> None:
     assert module.outputs == 8 * 5 * 5
     torch.testing.assert_close(module(pixels), slow_trunk(module, pixels), rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(module(module.read(pixels)), module(pixels))
+
+
+@pytest.mark.parametrize("shape", [(5, 9, 24, 24), (5, 9, 20, 24), (1, 1, 4, 4)])
+def test_channels_last_moves_no_pixel(shape: tuple[int, ...]) -> None:
+    pixels = torch.randint(0, 256, (2, *shape), dtype=torch.uint8)
+    for one in (pixels[0], pixels[0].mT.contiguous().mT):
+        laid_out = channels_last(one)
+        assert torch.equal(laid_out, one)
+        assert laid_out.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(torch.vmap(channels_last)(pixels), pixels)
 
 
 def test_the_papers_trunk_has_39200_features() -> None:

@@ -76,7 +76,7 @@ class CheckpointStore:
     ) -> int:
         """Write one generation; `frames` are those from position `begin` on, `oldest` is the first still needed.
 
-        Returns the bytes written. What was there before stays good until the very last step.
+        Returns the bytes written besides frames. What was there before stays good until the very last step.
         """
         try:
             return self._save(tensors, state, frames, begin, oldest)
@@ -88,19 +88,28 @@ class CheckpointStore:
     ) -> int:
         number = max((n for n, _ in self._generations()), default=0) + 1
         kept = [segment for segment in self._segments if segment.end > oldest]
-        if len(frames):
-            kept.append(self._write_segment(frames, begin))
+        new = [self._write_segment(frames, begin)] if len(frames) else []
+        try:
+            return self._write(number, tensors, state, [*kept, *new])
+        except OSError:
+            for segment in new:  # nobody will ever ask for it
+                (self.directory / "segments" / segment.name).unlink(missing_ok=True)
+            raise
+
+    def _write(
+        self, number: int, tensors: Mapping[str, Tensors], state: Mapping[str, Any], segments: Sequence[Segment]
+    ) -> int:
         files = {f"{name}.safetensors": save_tensors(_contiguous(group)) for name, group in tensors.items()}
         files["state.json"] = json.dumps(_encode(dict(state))).encode()
         manifest = {
             "files": {name: {"bytes": len(data), "sha256": _sha256(data)} for name, data in files.items()},
-            "segments": [vars(segment) for segment in kept],
+            "segments": [vars(segment) for segment in segments],
         }
         files["manifest.json"] = json.dumps(manifest, indent=1).encode()
         self._write_generation(number, files)
-        self._segments = tuple(kept)
+        self._segments = tuple(segments)
         self._drop_old()
-        return sum(len(data) for data in files.values()) + frames.nbytes
+        return sum(len(data) for data in files.values())
 
     def _write_segment(self, frames: np.ndarray, begin: int) -> Segment:
         folder = self.directory / "segments"

@@ -2,6 +2,7 @@
 
 import logging
 import os
+from importlib.util import find_spec
 from typing import Any, Literal
 
 import gymnasium
@@ -124,15 +125,20 @@ class DMControl(gymnasium.Env):
             physics.model.vis.quality.shadowsize = 512
 
 
+NOT_INSTALLED = (
+    "DMControl cannot be imported ({reason}); on Python 3.11 or 3.12, "
+    "`pip install 'dm-control>=1.0.50,<1.1' 'mujoco>=3.17,<4'`."
+)
+
+
 def _load(task: str, *, pixels: bool) -> Any:
+    if not (find_spec("dm_control") and find_spec("mujoco")):  # before OpenGL is tried, which would take the blame
+        raise UserError(NOT_INSTALLED.format(reason="it is not installed"))
     logging.getLogger("absl").setLevel(logging.ERROR)  # walker's model file is deprecated syntax to today's MuJoCo
     try:
         suite = _import_suite(pixels)
     except ImportError as error:
-        raise UserError(
-            f"DMControl cannot be imported ({error}); on Python 3.11 or 3.12, "
-            f"`pip install 'dm-control>=1.0.50,<1.1' 'mujoco>=3.17,<4'`."
-        ) from error
+        raise UserError(NOT_INSTALLED.format(reason=error)) from error
     domain, name = task.split("-", 1)
     return suite.load(domain, name)
 

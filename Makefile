@@ -11,6 +11,7 @@ ARGS ?=
 # What `make train` trains, and what it trains where DMControl cannot draw for want of an OpenGL library. The paper's batch
 # is 512; on a CPU a quarter of it keeps the main job to about half an hour.
 MAIN_JOB := cartpole-swingup --env-steps 100000 $(if $(wildcard /dev/nvidia0),,--agent.batch-size 128)
+MAIN_JOB_TAKES := $(if $(wildcard /dev/nvidia0),,On two CPU cores this takes about half an hour (batch 128; the paper has 512).)
 GAME_JOB := pong
 
 export PYTHON
@@ -36,8 +37,9 @@ help:
 	@echo '  PYTHON=...     the interpreter to use, 3.11 or 3.12'
 
 train: setup
-	@job='$(MAIN_JOB)'; [ -e .venv/gl-works ] || { job='$(GAME_JOB)'; \
-		echo "DMControl cannot draw here (curl-rl doctor tells why), so this trains $$job, a game of Atari."; }; \
+	@job='$(MAIN_JOB)'; note='$(MAIN_JOB_TAKES)'; [ -e .venv/gl-works ] || { job='$(GAME_JOB)'; \
+		note="DMControl cannot draw here (curl-rl doctor tells why), so this trains $$job, a game of Atari."; }; \
+	echo "$$note Ctrl-C saves, and the same command goes on."; \
 	$(INTERRUPTIBLE) .venv/bin/curl-rl train $$job $(ARGS) $(OR_INTERRUPTED)
 
 test: setup-dev

@@ -9,9 +9,9 @@ PYTHON ?=
 ARGS ?=
 
 # What `make train` trains, and what it trains where DMControl cannot draw for want of an OpenGL library. The paper's batch
-# is 512; on a CPU a quarter of it keeps the main job to about half an hour.
+# is 512; on a CPU a quarter of it keeps the main job to about forty minutes.
 MAIN_JOB := cartpole-swingup --env-steps 100000 $(if $(wildcard /dev/nvidia0),,--agent.batch-size 128)
-MAIN_JOB_TAKES := $(if $(wildcard /dev/nvidia0),,On two CPU cores this takes about half an hour (batch 128; the paper has 512).)
+MAIN_JOB_TAKES := $(if $(wildcard /dev/nvidia0),,On two CPU cores this takes about forty minutes (batch 128; the paper has 512).)
 GAME_JOB := pong
 
 export PYTHON

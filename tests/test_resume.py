@@ -76,7 +76,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_twenty_kills_change_nothing(uninterrupted: Path, tmp_path: Path) -> None:
-    """SIGKILL at random moments: while acting, learning, evaluating or saving. A run that ends makes room for another."""
+    """SIGKILL at random moments: while acting, learning, evaluating, saving. A run that ends is followed by another."""
     moments = random.Random(0)
     runs = [tmp_path / "run-0"]
     kills = 0

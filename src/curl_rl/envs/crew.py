@@ -123,7 +123,7 @@ def hire(specs: Sequence[EnvSpec], workers: int) -> list[Crew]:
     if any(spec.kind == "dmc" for spec in specs):
         with suppress(UserError):  # tried once here rather than in every worker, which will say what is wrong
             gl.choose()
-    shares = [{int(index): specs[index] for index in share} for share in np.array_split(np.arange(len(specs)), workers)]
+    shares = [{int(index): specs[int(index)] for index in share} for share in np.array_split(np.arange(len(specs)), workers)]
     return [_start(share) for share in shares]
 
 

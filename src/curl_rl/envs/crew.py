@@ -123,8 +123,8 @@ def hire(specs: Sequence[EnvSpec], workers: int) -> list[Crew]:
     if any(spec.kind == "dmc" for spec in specs):
         with suppress(UserError):  # tried once here rather than in every worker, which will say what is wrong
             gl.choose()
-    shares = [{int(index): specs[int(index)] for index in share} for share in np.array_split(np.arange(len(specs)), workers)]
-    return [_start(share) for share in shares]
+    shares = [share.tolist() for share in np.array_split(np.arange(len(specs)), workers)]
+    return [_start({index: specs[index] for index in share}) for share in shares]
 
 
 def dismiss(crews: Sequence[Crew]) -> None:
